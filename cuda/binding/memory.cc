@@ -1,0 +1,7 @@
+#include "napi_support.h"
+
+namespace state_handoff {
+
+void InitMemory(Napi::Env env, Napi::Object exports) {}
+
+}  // namespace state_handoff

@@ -1,0 +1,7 @@
+/** Time handed in: policy never reads a clock of its own. */
+export interface Clock {
+  /** Monotonic milliseconds. */
+  now(): number;
+}
+
+export const systemClock: Clock = { now: () => performance.now() };

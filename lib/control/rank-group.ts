@@ -1,0 +1,56 @@
+/**
+ * How the ranks of one instance talk: a gather at setup, reports to rank 0, and one ordered frame a step from rank 0.
+ *
+ * Never a collective on the compute path, and never a wait on the event loop.
+ */
+import type { RequestId, SamplingParams } from '../engine-context.js';
+
+/** One entry of the ordered schedule log (law 4). */
+export type LogRecord =
+  | {
+      readonly kind: 'add';
+      readonly attemptId: number;
+      readonly requestId: RequestId;
+      readonly prompt: readonly number[];
+      readonly samplingParams: SamplingParams;
+      readonly kvMeta: Readonly<Record<string, unknown>>;
+      readonly sourceBlockIds: readonly number[];
+    }
+  | { readonly kind: 'abort'; readonly attemptId: number; readonly reason: 'caller' | 'queue-deadline' }
+  | {
+      readonly kind: 'decision';
+      readonly attemptId: number;
+      readonly failed: boolean;
+      readonly sourceSafe: boolean;
+      /** Why rank 0 decided so, for the error's message; never used to branch. */
+      readonly reason: string | null;
+    }
+  | { readonly kind: 'release'; readonly handoffId: number; readonly reason: 'released' | 'expired' | 'attested' }
+  | { readonly kind: 'push'; readonly handoffId: number; readonly targets: readonly unknown[]; readonly cachedPrefixBlocks: number }
+  | { readonly kind: 'push-safe'; readonly handoffId: number }
+  | { readonly kind: 'attest-dead'; readonly instance: string; readonly incarnation: string };
+
+/** What rank 0 publishes once a step and each worker applies exactly once. */
+export interface StepFrame {
+  /** 1, 2, 3, … without gaps. */
+  readonly step: number;
+  readonly records: readonly LogRecord[];
+}
+
+export interface RankGroup {
+  readonly rank: number;
+  readonly size: number;
+  /** Setup only. Resolves with every rank's value, by rank. */
+  allGather(value: unknown): Promise<readonly unknown[]>;
+  /** Rank r > 0: a 14-byte completion report to rank 0 (spec 1.2). */
+  report(bytes: Uint8Array): void;
+  /** Rank 0: reports that arrived since the last call. */
+  drainReports(): readonly Uint8Array[];
+  /** Rank 0: sends a frame to every worker. */
+  publish(frame: StepFrame): void;
+  /** Worker: the next frame, or null when it has not arrived. */
+  nextFrame(): StepFrame | null;
+  /** Called when a report or a frame arrives. */
+  onWake: (() => void) | null;
+  close(): void;
+}

@@ -1,0 +1,17 @@
+/** Which part of the model's SSM state a rank owns (spec 5, 7.2). */
+export interface SsmDims {
+  readonly nheads: number;
+  readonly headdim: number;
+  readonly dState: number;
+  readonly ngroups: number;
+  readonly dConv: number;
+}
+
+export interface SsmLayout {
+  readonly globalRank: number;
+  readonly tpSize: number;
+  readonly tpRank: number;
+  readonly layerStart: number;
+  readonly numLayers: number;
+  readonly dims: SsmDims;
+}

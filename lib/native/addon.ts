@@ -1,0 +1,56 @@
+/** The only door to the native addon. Loads it once per environment and says clearly why when it cannot. */
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { HandoffError } from '../errors.js';
+import type { MemoryAddon } from './memory-types.js';
+import type { TransferAddon } from './transfer-types.js';
+
+/** Everything the addon exports. */
+export interface Addon extends MemoryAddon, TransferAddon {}
+
+let loaded: Addon | undefined;
+
+/**
+ * The addon of this environment.
+ *
+ * @throws `NATIVE_UNAVAILABLE` when it was not built or does not load here
+ */
+export function addon(): Addon {
+  loaded ??= load();
+  return loaded;
+}
+
+function load(): Addon {
+  const path = join(packageRoot(), 'build', 'Release', 'state_handoff.node');
+  if (!existsSync(path)) {
+    throw new HandoffError(
+      'NATIVE_UNAVAILABLE',
+      'the native addon was not built; run `npm rebuild state-handoff` (it needs Python 3 and a C++20 compiler)',
+      { details: { path } },
+    );
+  }
+  try {
+    // eslint-disable-next-line @typescript-eslint/no-require-imports -- a .node file can only be required
+    return require(path) as Addon;
+  } catch (cause) {
+    throw new HandoffError(
+      'NATIVE_UNAVAILABLE',
+      `the native addon does not load because ${(cause as Error).message}; run \`npm rebuild state-handoff\``,
+      { cause, details: { path } },
+    );
+  }
+}
+
+/** Sources and compiled files lie at different depths; the package's own manifest marks its root. */
+function packageRoot(): string {
+  for (let directory = __dirname; ; directory = dirname(directory)) {
+    const manifest = join(directory, 'package.json');
+    if (existsSync(manifest)) {
+      const { name } = JSON.parse(readFileSync(manifest, 'utf8')) as { name?: string };
+      if (name === 'state-handoff') return directory;
+    }
+    if (dirname(directory) === directory) {
+      throw new HandoffError('NATIVE_UNAVAILABLE', 'the package root was not found above the SDK\'s own files');
+    }
+  }
+}
