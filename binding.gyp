@@ -4,6 +4,8 @@
       'target_name': 'state_handoff',
       'sources': [
         'cuda/binding/addon.cc',
+        'cuda/core/sealed_memory.cc',
+        'cuda/core/generations.cc',
         # memory
         'cuda/binding/memory.cc',
         # transfer
