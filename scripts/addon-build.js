@@ -1,0 +1,38 @@
+'use strict';
+// Builds the addon in place when it is missing or older than its sources. `npm install` builds it afresh
+// (scripts/install.js); this keeps it in step while one works on cuda/.
+const { spawnSync } = require('node:child_process');
+const { existsSync, readdirSync, statSync } = require('node:fs');
+const { availableParallelism } = require('node:os');
+const { join } = require('node:path');
+const { nodeHeadersRoot } = require('./node-headers');
+
+/** Newest modification of any file below `path`, in ms. */
+function newest(path) {
+  const status = statSync(path);
+  if (!status.isDirectory()) return status.mtimeMs;
+  return readdirSync(path).reduce((time, name) => Math.max(time, newest(join(path, name))), 0);
+}
+
+/** @throws Error when the addon does not build */
+function buildAddonIfStale(root) {
+  const binary = join(root, 'build', 'Release', 'state_handoff.node');
+  const recipe = newest(join(root, 'binding.gyp'));
+  const built = existsSync(binary) ? statSync(binary).mtimeMs : 0;
+  if (built >= Math.max(recipe, newest(join(root, 'cuda')))) return;
+  console.log(`state-handoff: the native addon is ${built === 0 ? 'missing' : 'older than its sources'}; building it`);
+  const makefile = join(root, 'build', 'Makefile');
+  const configured = existsSync(makefile) && statSync(makefile).mtimeMs >= recipe;
+  const headers = nodeHeadersRoot();
+  const args = [
+    require.resolve('node-gyp/bin/node-gyp.js'),
+    configured ? 'build' : 'rebuild',
+    '--silent',
+    `--jobs=${availableParallelism()}`,
+    ...(headers === null ? [] : [`--nodedir=${headers}`]),
+  ];
+  const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
+  if (status !== 0) throw new Error("the native addon did not build; the compiler's messages are above");
+}
+
+module.exports = { buildAddonIfStale };
