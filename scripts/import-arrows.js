@@ -21,7 +21,8 @@ const pureFiles = [
   'lib/prefill/**/*.ts',
   'lib/control/protocol/**/*.ts',
   'lib/control/routing.ts',
-  'lib/control/rank-group.ts',
+  'lib/control/*rank-group.ts',
+  'lib/schedule-log.ts',
   'lib/topology/**/*.ts',
   'lib/scheduling/**/*.ts',
 ];
@@ -73,4 +74,14 @@ const clockGlobals = [
   'Atomics',
 ];
 
-module.exports = { pureFiles, worldImport, nativeImport, scaffoldImport, clockGlobals };
+/** Whether `path` (from the project root, with `/`) is pure policy. */
+function isPure(path) {
+  return pureFiles.some((glob) => {
+    const pattern = glob
+      .replace(/[.+^${}()|[\]\\]/g, '\\$&')
+      .replace(/\*\*\/|\*/g, (star) => (star === '*' ? '[^/]*' : '(?:.*/)?'));
+    return new RegExp(`^${pattern}$`).test(path);
+  });
+}
+
+module.exports = { isPure, pureFiles, worldImport, nativeImport, scaffoldImport, clockGlobals };

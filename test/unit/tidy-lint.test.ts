@@ -6,7 +6,7 @@ import { ESLint } from 'eslint';
 import { join } from 'node:path';
 
 const root = join(__dirname, '..', '..');
-const config = jest.requireActual<ESLint.Options['overrideConfig']>('../../eslint.config.js');
+const config = jest.requireActual<object[]>('../../eslint.config.js');
 
 /** Rule ids reported for `text` as if it were the file at `path`. Syntax rules only: the path need not exist. */
 async function reported(path: string, text: string): Promise<string[]> {
