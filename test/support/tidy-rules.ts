@@ -131,14 +131,14 @@ export const tidyRules: readonly TidyRule[] = [
     check: ({ path, text }) => {
       const included = [...text.matchAll(/^\s*#\s*include\s*[<"]([^>"]+)[>"]/gm)].map(([, name = '']) => name);
       const forbidden = path.startsWith('cuda/core/')
-        ? /^(?:binding|transport|kernels)\/|napi|node_api/
+        ? /(?:^|\/)(?:binding|transport|kernels)\/|napi|node_api/
         : path.startsWith('cuda/binding/')
           ? /^(?:napi|node_api)\.h$/
-          : /^binding\/|napi|node_api/;
+          : /(?:^|\/)binding\/|napi|node_api/;
       return path === 'cuda/binding/napi_support.h'
         ? []
         : included.filter((name) => forbidden.test(name)).map((name) => `includes ${name}`);
     },
-    bad: { path: 'cuda/core/fixture.h', text: '#include "transport/host.h"\n' },
+    bad: { path: 'cuda/core/fixture.h', text: '#include "../transport/host.h"\n' },
   },
 ];

@@ -7,11 +7,11 @@ import { posix } from 'node:path';
 import ts from 'typescript';
 import { sourceFiles, type SourceFile } from '../support/source-files.js';
 
-const { isPure, worldImport, nativeImport } = jest.requireActual<{ isPure: (path: string) => boolean; worldImport: string; nativeImport: string }>('../../scripts/import-arrows.js');
+const { isPure, worldImport, nativeImport } = jest.requireActual<{
+  isPure: (path: string) => boolean;
   worldImport: string;
   nativeImport: string;
 }>('../../scripts/import-arrows.js');
-
 /** What `file` loads at run time: paths of the project for relative imports, module names for others. */
 function loads({ path, text }: SourceFile): string[] {
   const found: string[] = [];
@@ -85,8 +85,14 @@ test('a chain of imports out of policy is found, and types are no import', () =>
 });
 
 test('the lists name the files they mean', () => {
-  expect(['lib/decode/a.ts', 'lib/control/protocol/v1/codec.ts', 'lib/memory/kv-layout.ts', 'lib/errors.ts'].filter((path) => !isPure(path))).toEqual([]);
-  expect(['lib/memory/block-pool.ts', 'lib/errorsxts', 'lib/control/client.ts', 'lib/clock.ts'].filter(isPure)).toEqual([]);
+  expect(
+    ['lib/decode/a.ts', 'lib/control/protocol/v1/codec.ts', 'lib/memory/kv-layout.ts', 'lib/errors.ts'].filter(
+      (path) => !isPure(path),
+    ),
+  ).toEqual([]);
+  expect(['lib/memory/block-pool.ts', 'lib/errorsxts', 'lib/control/client.ts', 'lib/clock.ts'].filter(isPure)).toEqual(
+    [],
+  );
 });
 
 test('policy reaches no addon, socket or clock through other files', () => {
