@@ -83,8 +83,12 @@ export const tidyRules: readonly TidyRule[] = [
   {
     title: 'every source file opens with a comment that says what it is for',
     about: source,
-    check: ({ text }) =>
-      /^(?:#!.*\n)?(?:'use strict';\n)?(?:\/\/|\/\*)/.test(text) ? [] : ['opens without a comment'],
+    check: ({ path, text }) => {
+      // A C++ source whose own header comes first is explained there.
+      const noun = /([^/]+)\.cc$/.exec(path)?.[1];
+      if (noun !== undefined && new RegExp(`^#include "(?:[\\w/]+/)?${noun}\\.h"`).test(text)) return [];
+      return /^(?:#!.*\n)?(?:'use strict';\n)?(?:\/\/|\/\*)/.test(text) ? [] : ['opens without a comment'];
+    },
     bad: { path: 'lib/fixture.ts', text: 'export const x = 1;\n' },
   },
   {
