@@ -102,6 +102,11 @@ export interface EngineContext {
   isComplete(request: PrefilledRequest, firstToken: number): 'no' | 'length' | 'stop';
   /** Decode. Blocks that running requests may still need before they end; imports leave them alone. */
   growthReserve(): number;
+  /**
+   * Decode, optional. Blocks an import may still need after its resume tokens. Default: up to its token limit, or to
+   * `maxSequenceLength` when it has none. An engine that can preempt may return less.
+   */
+  growthBlocks?(promptTokens: number, samplingParams: SamplingParams): number;
   /** Decode. Completes once no earlier work of the engine can touch this memory; null when that is so already. */
   targetQuiescent(blocks: Int32Array, slot: number | null): Fence | null;
 }

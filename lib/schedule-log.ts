@@ -20,7 +20,10 @@ export class ScheduleLog {
   private index = 0;
   private step = 0;
   private applying = false;
+  /** Records about to be applied here, in log order. */
   private readonly waiting: LogRecord[] = [];
+  /** Rank 0, `group` carrier: records for the next frame; they apply when it does, and not before. */
+  private unpublished: LogRecord[] = [];
   private notifications: LogRecord[] = [];
 
   constructor(
@@ -46,7 +49,8 @@ export class ScheduleLog {
 
   /** Records on rank 0 that no frame or notification has carried yet. */
   get pendingRecords(): readonly LogRecord[] {
-    return this.carrier === 'host' ? this.notifications : this.waiting;
+    if (this.carrier === 'host') return this.notifications;
+    return this.carrier === 'group' ? this.unpublished : this.waiting;
   }
 
   /**
@@ -60,8 +64,12 @@ export class ScheduleLog {
       this.notifications.push(record);
       return;
     }
+    if (this.carrier === 'group') {
+      this.unpublished.push(record);
+      return;
+    }
     this.waiting.push(record);
-    if (this.carrier === 'local') this.applyWaiting();
+    this.applyWaiting();
   }
 
   /**
@@ -111,8 +119,10 @@ export class ScheduleLog {
   beginStep(): boolean {
     if (this.carrier === 'group') {
       if (this.rank === 0) {
-        const frame = { step: this.step + 1, records: this.waiting.slice() };
-        (this.group as RankGroup).publish(frame);
+        const records = this.unpublished;
+        this.unpublished = [];
+        (this.group as RankGroup).publish({ step: this.step + 1, records });
+        this.waiting.push(...records);
       } else {
         if (!this.stepReady || this.nextFrame === null) return false;
         const frame = this.nextFrame;

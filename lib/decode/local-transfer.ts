@@ -67,6 +67,13 @@ export class LocalTransfer {
     return [...new Set(this.legs.map((leg) => leg.transport.name))];
   }
 
+  /** What the engine must await before it reads what landed; null when nothing. */
+  get landed(): Fence | null {
+    const fences = this.handles.flatMap(({ landed }) => (landed === undefined || landed === null ? [] : [landed]));
+    if (fences.length === 0) return null;
+    return { isComplete: () => fences.every((fence) => fence.isComplete()) };
+  }
+
   /** Handles to watch once the transfer is active. */
   get activeHandles(): readonly TransferHandle[] {
     return this.handles;

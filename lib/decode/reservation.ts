@@ -33,6 +33,7 @@ export interface Reservation {
  * The reservation, or null with nothing changed.
  *
  * @param reserve - blocks to leave alone: what running requests and earlier imports may still need.
+ * @param fitsInFlight - whether that many more blocks may be on their way at once.
  */
 export function tryReserve(
   request: ReservationRequest,
@@ -40,11 +41,13 @@ export function tryReserve(
   slots: SlotAllocator | null,
   hashOwners: HashOwners,
   reserve: number,
+  fitsInFlight: (missingBlocks: number) => boolean,
 ): Reservation | null {
   const { hashes, attemptId } = request;
   const cached = blocks.matchPrefix(hashes);
   if (hashOwners.anyOwned(hashes, cached.length)) return null;
   const missing = request.promptBlocks - cached.length;
+  if (!fitsInFlight(missing)) return null;
   const wanted = missing + request.continuationBlocks;
   const matched = cached.length === 0 ? 0 : blocks.unreferencedCount(cached);
   if (!blocks.isMemoryAvailable(wanted + request.growthBlocks + reserve, matched)) return null;

@@ -4,6 +4,7 @@
  * Nothing here blocks and nothing calls back: handles are polled, and `wake` only says that a poll may find something.
  */
 import type { CopyProgram } from './copy-program.js';
+import type { Fence } from '../engine-context.js';
 import type { HandoffError } from '../errors.js';
 import type { Region } from '../memory/region.js';
 import type { JsonValue } from '../json.js';
@@ -18,6 +19,11 @@ export interface TransportCapabilities {
   readonly provesQuietOnCancel: boolean;
   /** Whether a read that began after the source let go of its block is noticed (generations). */
   readonly detectsLateReads: boolean;
+  /**
+   * Whether a failure that leaves memory in doubt must stop the engine, as a collective library without an abort does.
+   * Default false: such memory is quarantined.
+   */
+  readonly unsafeFailureIsFatal?: boolean;
 }
 
 /**
@@ -36,6 +42,8 @@ export interface TransferHandle {
   readonly error: HandoffError | null;
   /** Bytes known to be in place so far. */
   readonly bytesDone: number;
+  /** With `done`: what the engine must await before it reads the bytes on its device; absent or null when they are there. */
+  readonly landed?: Fence | null;
   /** Asks to stop. Idempotent; the outcome shows in `poll`. */
   cancel(): void;
   /** Attested: every process that could touch memory for this transfer is dead. Makes a failed handle quiet. */

@@ -1,0 +1,478 @@
+/**
+ * The decode side of one rank: carries out what the import table says, record by record.
+ *
+ * Everything that touches an allocator happens in `apply`, `drainQueue` or `admit`, that is, at a place of the ordered
+ * log; `poll` only learns and reports.
+ */
+import type { EngineContext, Finished, RequestId } from '../engine-context.js';
+import { HandoffError } from '../errors.js';
+import { invariant } from '../invariant.js';
+import type { LogRecord } from '../control/rank-group.js';
+import type { Metrics } from '../observe/metrics.js';
+import type { CompiledOptions } from '../options.js';
+import { HashOwners } from './hash-owners.js';
+import { importTransition, type ImportEffect, type ImportEvent } from './kv-import.js';
+import { LocalTransfer } from './local-transfer.js';
+import { prefilledRequest, tokenLimit, type ImportSource, type PendingImport } from './pending-import.js';
+import { releaseReservation, tryReserve, type Reservation } from './reservation.js';
+import type { Transfers } from './transfers.js';
+
+export type AddRecord = Extract<LogRecord, { kind: 'add' }>;
+
+/** What the role tells its owner; the owner decides which rank speaks and to whom. */
+export interface DecodeNotices {
+  transferReady(pending: PendingImport, cachedPrefixBlocks: number): void;
+  readDone(pending: PendingImport): void;
+  failed(pending: PendingImport, error: HandoffError, sourceSafe: boolean): void;
+  aborted(pending: PendingImport, sourceSafe: boolean): void;
+  admitted(pending: PendingImport): void;
+  quarantined(pending: PendingImport): void;
+  reclaimed(pending: PendingImport): void;
+  /** The caller's promise: exactly one of these for every attempt. */
+  settled(pending: PendingImport, outcome: Finished | HandoffError): void;
+}
+
+export interface DecodeDependencies {
+  readonly context: EngineContext;
+  readonly options: CompiledOptions;
+  readonly metrics: Metrics;
+  readonly notices: DecodeNotices;
+  readonly transfers: Transfers;
+  /** The ticket's contents for this rank, checked. Throws what is refused. */
+  readonly parse: (record: AddRecord) => ImportSource;
+  readonly hash: (record: AddRecord, prompt: Int32Array) => BigInt64Array;
+  /** This rank's transfer for a reservation; failures before anything is posted come back as a failed transfer. */
+  readonly startTransfer: (pending: PendingImport, reservation: Reservation) => LocalTransfer;
+  /** Whether the source has to start too, and whether an unsafe failure ends the engine. */
+  readonly transportTraits: (pending: PendingImport) => { readonly twoSided: boolean; readonly fatalWhenUnsafe: boolean };
+  /** Bytes one block and one slot of the model take over all ranks. */
+  readonly blockBytes: number;
+  readonly slotBytes: number;
+}
+
+/** The first token, when it ends the request by itself (spec 6.4). */
+type Immediate = { readonly tokens: readonly number[]; readonly reason: 'length' | 'stop' } | null;
+
+export class DecodeRole {
+  readonly imports = new Map<number, PendingImport>();
+  readonly hashOwners = new HashOwners();
+  /** First in, first out; insertion order is the order. */
+  private readonly queue = new Map<number, PendingImport>();
+  /** Agreed imports in the order of their decisions. */
+  private readonly admittable = new Map<number, PendingImport>();
+  private readonly quarantine = new Map<number, PendingImport>();
+  /** Requests whose caller still waits, by label. */
+  private readonly labels = new Map<RequestId, PendingImport>();
+  /** Growth that reserved and agreed imports may still need. */
+  private growthPending = 0;
+  private inFlight = 0;
+  private inFlightCount = 0;
+  private fatal: HandoffError | null = null;
+
+  constructor(private readonly deps: DecodeDependencies) {}
+
+  get queued(): ReadonlyMap<number, PendingImport> {
+    return this.queue;
+  }
+
+  get agreed(): ReadonlyMap<number, PendingImport> {
+    return this.admittable;
+  }
+
+  get quarantined(): ReadonlyMap<number, PendingImport> {
+    return this.quarantine;
+  }
+
+  get inFlightBytes(): number {
+    return this.inFlight;
+  }
+
+  get fatalError(): HandoffError | null {
+    return this.fatal;
+  }
+
+  /** The living request of that label. */
+  byLabel(requestId: RequestId): PendingImport | undefined {
+    return this.labels.get(requestId);
+  }
+
+  /** Not yet admitted: queued, on the way, or waiting for room. */
+  get pendingCount(): number {
+    return this.queue.size + this.inFlightCount + this.admittable.size;
+  }
+
+  /** Blocks an import would need over its whole life. */
+  totalBlocks(promptTokens: number, resumeTokens: number, growthBlocks: number): number {
+    return Math.ceil((promptTokens + resumeTokens) / this.deps.context.blockSize) + growthBlocks;
+  }
+
+  growthBlocks(promptTokens: number, resumeTokens: number, samplingParams: PendingImport['samplingParams']): number {
+    const { context } = this.deps;
+    if (context.growthBlocks !== undefined) return context.growthBlocks(promptTokens, samplingParams);
+    const limit = tokenLimit(promptTokens, samplingParams);
+    const end = Math.min(limit === null ? Infinity : promptTokens + limit, context.maxSequenceLength);
+    const held = Math.ceil((promptTokens + resumeTokens) / context.blockSize);
+    return Math.max(0, Math.ceil(end / context.blockSize) - held);
+  }
+
+  // --- the log -----------------------------------------------------------------------------------------------------
+
+  applyAdd(record: AddRecord): void {
+    const { context, options } = this.deps;
+    invariant(!this.imports.has(record.attemptId), 'an attempt id is minted once', { attemptId: record.attemptId });
+    const prompt = Int32Array.from(record.prompt);
+    let source: ImportSource;
+    let refusal: HandoffError | null = null;
+    try {
+      source = this.deps.parse(record);
+    } catch (error) {
+      // Rank 0 accepted it, so the log has it; a rank that sees it otherwise reports a failure like any other.
+      refusal = error as HandoffError;
+      source = { handoff: null, resumeTokens: [], resumeLogProbs: null, blockCount: 0 };
+    }
+    const promptBlocks = Math.ceil(prompt.length / context.blockSize);
+    const resume = 1 + context.numSpeculativeTokens;
+    const pending: PendingImport = {
+      attemptId: record.attemptId,
+      requestId: record.requestId,
+      prompt,
+      samplingParams: record.samplingParams,
+      source,
+      hashes: this.deps.hash(record, prompt),
+      promptBlocks,
+      continuationBlocks: Math.ceil((prompt.length + resume) / context.blockSize) - promptBlocks,
+      growthBlocks: this.growthBlocks(prompt.length, resume, record.samplingParams),
+      needsSlot: context.ssm !== null,
+      addedAt: options.clock.now(),
+      state: 'queued',
+      reservation: null,
+      local: null,
+      startedAt: 0,
+      inFlightBytes: 0,
+      error: refusal,
+      endDecided: false,
+    };
+    this.imports.set(pending.attemptId, pending);
+    this.labels.set(pending.requestId, pending);
+    this.queue.set(pending.attemptId, pending);
+    this.drainQueue();
+  }
+
+  /** An abort or expiry at its place in the log; unknown or finished attempts are no-ops. */
+  applyAbort(attemptId: number, reason: 'caller' | 'queue-deadline'): void {
+    const pending = this.imports.get(attemptId);
+    if (pending === undefined) return;
+    if (reason === 'queue-deadline') {
+      if (pending.state !== 'queued') return;
+      pending.error = new HandoffError(
+        'QUEUE_DEADLINE',
+        `the handoff waited for capacity longer than ${this.deps.options.deadlines.queueMs} ms; retry when decode has room`,
+        { details: { requestId: pending.requestId } },
+      );
+      this.fire(pending, 'expire');
+    } else {
+      this.fire(pending, 'abort');
+    }
+    this.drainQueue();
+  }
+
+  /** What all ranks agreed. */
+  applyDecision(attemptId: number, failed: boolean, safe: boolean, reason: HandoffError | null): void {
+    const pending = this.imports.get(attemptId);
+    if (pending === undefined) {
+      throw new HandoffError('UNKNOWN_REQUEST', `a decision names attempt ${attemptId}, which this rank does not know`, {
+        details: { attemptId },
+      });
+    }
+    if (pending.state === 'quarantined') {
+      if (safe) this.fire(pending, 'nowSafe');
+    } else if (failed) {
+      pending.error ??= pending.local?.error ?? reason ?? new HandoffError('PEER_RANK_FAILED', 'the transfer failed on a model-parallel peer');
+      if (!safe && this.deps.transportTraits(pending).fatalWhenUnsafe) this.noteFatal(pending);
+      this.fire(pending, safe ? 'failSafe' : 'failUnsafe');
+    } else {
+      invariant(safe, 'a success is agreed only when every rank is safe', { attemptId });
+      this.fire(pending, 'succeed');
+    }
+    this.drainQueue();
+  }
+
+  /** Attested: all processes of that source are dead. Local: what it makes quiet is reported like anything else. */
+  applyAttestation(instance: string, incarnation: string): void {
+    for (const pending of this.imports.values()) {
+      const { handoff } = pending.source;
+      if (handoff?.instance === instance && handoff.incarnation === incarnation) {
+        this.deps.transfers.attestDead(pending.attemptId, this.deps.options.clock.now());
+      }
+    }
+  }
+
+  /** Starts what can start, in order; the first that cannot blocks those behind it (invariant I5). */
+  drainQueue(): void {
+    for (const pending of this.queue.values()) {
+      if (!this.tryStart(pending)) return;
+    }
+  }
+
+  /** At the scheduling point only. Returns how many the engine took or completed. @throws `ENGINE_FATAL` */
+  admit(): number {
+    if (this.fatal !== null) throw this.fatal;
+    let count = 0;
+    for (const pending of this.admittable.values()) {
+      const reservation = pending.reservation;
+      invariant(reservation !== null, 'an agreed import owns its reservation', { attemptId: pending.attemptId });
+      const request = prefilledRequest(pending, reservation);
+      if (this.immediateEnd(pending) !== null) this.fire(pending, 'completeWithoutForward');
+      else if (this.deps.context.canAdmitPrefilledDecode(request)) this.fire(pending, 'admit');
+      else break;
+      count += 1;
+    }
+    if (count > 0) this.drainQueue();
+    return count;
+  }
+
+  get hasAdmittable(): boolean {
+    return this.admittable.size > 0;
+  }
+
+  // --- the engine's answers -------------------------------------------------------------------------------------------
+
+  /** @throws `UNKNOWN_REQUEST` */
+  finish(attemptId: number, result: Omit<Finished, 'requestId' | 'attemptId'>): void {
+    const pending = this.admitted(attemptId);
+    this.finished = { ...result, requestId: pending.requestId, attemptId };
+    this.fire(pending, 'finish');
+  }
+
+  /** @throws `UNKNOWN_REQUEST` */
+  engineFail(attemptId: number, error: HandoffError): void {
+    const pending = this.admitted(attemptId);
+    pending.error ??= error;
+    this.fire(pending, 'engineFail');
+  }
+
+  private finished: Finished | null = null;
+
+  private admitted(attemptId: number): PendingImport {
+    const pending = this.imports.get(attemptId);
+    if (pending === undefined || (pending.state !== 'admitted' && pending.state !== 'aborting')) {
+      throw new HandoffError('UNKNOWN_REQUEST', `attempt ${attemptId}: expected a request that the engine was given and has not finished`, {
+        details: { attemptId },
+      });
+    }
+    return pending;
+  }
+
+  // --- transitions ------------------------------------------------------------------------------------------------------
+
+  private tryStart(pending: PendingImport): boolean {
+    const { context, options, metrics } = this.deps;
+    const reservation = tryReserve(
+      pending,
+      context.blocks,
+      context.slots,
+      this.hashOwners,
+      context.growthReserve() + this.growthPending,
+      (missing) => this.fitsInFlight(this.bytesFor(missing, pending.needsSlot)),
+    );
+    if (reservation === null) return false;
+    pending.reservation = reservation;
+    pending.inFlightBytes = this.bytesFor(pending.promptBlocks - reservation.cachedPrefixBlocks, pending.needsSlot);
+    pending.startedAt = options.clock.now();
+    this.growthPending += pending.growthBlocks;
+    this.inFlight += pending.inFlightBytes;
+    this.inFlightCount += 1;
+    metrics.queueSeconds.observe((pending.startedAt - pending.addedAt) / 1000);
+    this.fire(pending, 'start');
+    return true;
+  }
+
+  private bytesFor(blocks: number, slot: boolean): number {
+    return blocks * this.deps.blockBytes + (slot ? this.deps.slotBytes : 0);
+  }
+
+  /** At least one import may always be on its way, however large. */
+  private fitsInFlight(bytes: number): boolean {
+    return this.inFlightCount === 0 || this.inFlight + bytes <= this.deps.options.limits.maxInFlightBytes;
+  }
+
+  private immediateEnd(pending: PendingImport): Immediate {
+    const reservation = pending.reservation as Reservation;
+    if (tokenLimit(pending.prompt.length, pending.samplingParams) === 0) return { tokens: [], reason: 'length' };
+    const first = pending.source.resumeTokens[0] as number;
+    const verdict = this.deps.context.isComplete(prefilledRequest(pending, reservation), first);
+    return verdict === 'no' ? null : { tokens: [first], reason: verdict };
+  }
+
+  private noteFatal(pending: PendingImport): void {
+    this.fatal ??= new HandoffError(
+      'ENGINE_FATAL',
+      'a two-sided handoff failed while transfer storage may still be in use; this engine must be restarted',
+      { sourceSafe: false, targetSafe: false, cause: pending.error, details: { requestId: pending.requestId } },
+    );
+  }
+
+  private fire(pending: PendingImport, event: ImportEvent): void {
+    const { next, effects } = importTransition(pending.state, event);
+    if (next === 'completed' && event === 'completeWithoutForward') this.finished = this.immediateResult(pending);
+    const wasInFlight = pending.state === 'reserved' || pending.state === 'cancelling';
+    pending.state = next;
+    if (wasInFlight && next !== 'cancelling') this.leaveFlight(pending);
+    for (const effect of effects) this.carryOut(effect, pending);
+    if (next === 'reclaimed' || next === 'completed') {
+      this.imports.delete(pending.attemptId);
+    }
+  }
+
+  private leaveFlight(pending: PendingImport): void {
+    this.inFlight -= pending.inFlightBytes;
+    this.inFlightCount -= 1;
+    if (pending.state !== 'agreed') this.growthPending -= pending.growthBlocks;
+  }
+
+  private immediateResult(pending: PendingImport): Finished {
+    const end = this.immediateEnd(pending);
+    invariant(end !== null, 'a completion without a forward pass has an end', { attemptId: pending.attemptId });
+    return {
+      requestId: pending.requestId,
+      attemptId: pending.attemptId,
+      generatedTokens: end.tokens,
+      generatedLogProbs: end.tokens.length === 0 ? (pending.source.resumeLogProbs === null ? null : []) : pending.source.resumeLogProbs,
+      finishReason: end.reason,
+      cachedTokens: pending.prompt.length,
+    };
+  }
+
+  private carryOut(effect: ImportEffect, pending: PendingImport): void {
+    const { context, notices, options } = this.deps;
+    switch (effect) {
+      case 'leaveQueue':
+        this.queue.delete(pending.attemptId);
+        return;
+      case 'beginTransfer':
+        return this.beginTransfer(pending);
+      case 'cancelTransfer':
+        return this.deps.transfers.cancel(pending.attemptId, options.clock.now());
+      case 'registerHashes':
+        return this.registerHashes(pending);
+      case 'dropHashes':
+        return this.dropHashes(pending);
+      case 'queueAdmission':
+        this.admittable.set(pending.attemptId, pending);
+        return;
+      case 'leaveAdmission':
+        this.admittable.delete(pending.attemptId);
+        this.growthPending -= pending.growthBlocks;
+        return;
+      case 'engineAdmit':
+        return this.engineAdmit(pending);
+      case 'engineAbort':
+        return context.abortRequest(pending.attemptId);
+      case 'releaseMemory':
+        return this.releaseMemory(pending);
+      case 'holdMemory':
+        this.quarantine.set(pending.attemptId, pending);
+        this.deps.metrics.count('imports_quarantined_total');
+        return notices.quarantined(pending);
+      case 'settleFinished':
+        this.deps.metrics.importOutcome('completed');
+        return this.settle(pending, this.takeFinished());
+      case 'settleAborted':
+        this.deps.metrics.importOutcome('aborted');
+        return this.settle(
+          pending,
+          new HandoffError('ABORTED', 'the request was aborted', { details: { requestId: pending.requestId } }),
+        );
+      case 'settleError':
+        this.deps.metrics.importOutcome('failed');
+        return this.settle(pending, this.errorOf(pending));
+      case 'noticeErrorSafe':
+        return notices.failed(pending, this.errorOf(pending), true);
+      case 'noticeErrorUnsafe':
+        return notices.failed(pending, this.errorOf(pending), false);
+      case 'noticeAbortedSafe':
+        return notices.aborted(pending, true);
+      case 'noticeAbortedUnsafe':
+        return notices.aborted(pending, false);
+      case 'noticeReadDone':
+        return notices.readDone(pending);
+    }
+  }
+
+  private beginTransfer(pending: PendingImport): void {
+    const reservation = pending.reservation as Reservation;
+    const local =
+      pending.error === null
+        ? this.deps.startTransfer(pending, reservation)
+        : LocalTransfer.failed(pending.attemptId, pending.error);
+    pending.local = local;
+    if (local.state === 'gated' && this.deps.transportTraits(pending).twoSided) {
+      this.deps.notices.transferReady(pending, reservation.cachedPrefixBlocks);
+    }
+    this.deps.transfers.add(local, this.deps.options.clock.now());
+  }
+
+  /** Names the complete blocks that were imported; one that somebody else named meanwhile stays unnamed here. */
+  private registerHashes(pending: PendingImport): void {
+    const { blocks } = this.deps.context;
+    const { cachedPrefixBlocks, blocks: ids } = pending.reservation as Reservation;
+    this.dropHashes(pending);
+    this.noteTransfer(pending);
+    const fresh: number[] = [];
+    for (let i = cachedPrefixBlocks; i < pending.hashes.length; i += 1) {
+      if (blocks.lookup(pending.hashes[i] as bigint) < 0) fresh.push(i);
+    }
+    if (fresh.length === 0) return;
+    blocks.register(
+      Int32Array.from(fresh, (i) => ids[i] as number),
+      BigInt64Array.from(fresh, (i) => pending.hashes[i] as bigint),
+      BigInt64Array.from(fresh, (i) => (i === 0 ? 0n : (pending.hashes[i - 1] as bigint))),
+    );
+  }
+
+  private noteTransfer(pending: PendingImport): void {
+    const { local } = pending;
+    if (local === null) return;
+    const seconds = (this.deps.options.clock.now() - pending.startedAt) / 1000;
+    for (const name of local.transportNames) this.deps.metrics.transfer(name, seconds, local.bytesDone);
+  }
+
+  private dropHashes(pending: PendingImport): void {
+    this.hashOwners.drop(pending.hashes, (pending.reservation as Reservation).cachedPrefixBlocks, pending.attemptId);
+  }
+
+  private engineAdmit(pending: PendingImport): void {
+    const reservation = pending.reservation as Reservation;
+    const request = prefilledRequest(pending, reservation);
+    pending.reservation = null;
+    this.deps.transfers.forget(pending.attemptId);
+    this.deps.context.admitPrefilledDecode(request);
+    this.deps.notices.admitted(pending);
+  }
+
+  private releaseMemory(pending: PendingImport): void {
+    const reservation = pending.reservation;
+    invariant(reservation !== null, 'memory is given back once', { attemptId: pending.attemptId });
+    const wasQuarantined = this.quarantine.delete(pending.attemptId);
+    this.deps.transfers.forget(pending.attemptId);
+    releaseReservation(reservation, this.deps.context.blocks, this.deps.context.slots);
+    if (wasQuarantined) this.deps.notices.reclaimed(pending);
+    pending.reservation = null;
+  }
+
+  private settle(pending: PendingImport, outcome: Finished | HandoffError): void {
+    this.labels.delete(pending.requestId);
+    this.deps.notices.settled(pending, outcome);
+  }
+
+  private takeFinished(): Finished {
+    const finished = this.finished;
+    invariant(finished !== null, 'a finished request has a result');
+    this.finished = null;
+    return finished;
+  }
+
+  private errorOf(pending: PendingImport): HandoffError {
+    return pending.error ?? new HandoffError('TRANSFER_FAILED', 'the handoff failed without a reason');
+  }
+}
