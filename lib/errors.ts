@@ -71,6 +71,7 @@ export const errorCodes = {
   DRAIN_DEADLINE: { retryable: true, phase: 'decode' },
   ENGINE_FATAL: { retryable: false, phase: 'transfer' },
   DIVERGENCE: { retryable: false, phase: 'decode' },
+  COMPLETION_CONTRADICTED: { retryable: false, phase: 'decode' },
   // The copy program.
   PROGRAM_NOT_NORMAL: { retryable: false, phase: 'transfer', native: true },
   PROGRAM_OUT_OF_RANGE: { retryable: false, phase: 'transfer', native: true },
