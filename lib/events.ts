@@ -43,7 +43,12 @@ export interface StateHandoffEvents {
     readonly reason: 'released' | 'expired' | 'attested';
   }) => void;
   /** Prefill: a pin is older than its limit and cannot be ended safely without a release or an attestation. */
-  pinOverdue: (notice: { readonly requestId: RequestId; readonly handoffId: number; readonly ageMs: number; readonly owner: string | null }) => void;
+  pinOverdue: (notice: {
+    readonly requestId: RequestId;
+    readonly handoffId: number;
+    readonly ageMs: number;
+    readonly owner: string | null;
+  }) => void;
   /** The engine must stop: ranks diverged, or memory is in doubt beyond repair. */
   engineFailed: (error: HandoffError) => void;
   /** Something odd that harms nobody: a transport's poll threw, a listener threw. */

@@ -48,7 +48,12 @@ export interface CompiledOptions {
   readonly instance: string;
   readonly incarnation: string;
   readonly epoch: number;
-  readonly deadlines: { readonly queueMs: number; readonly handshakeMs: number; readonly transferMs: number; readonly pinMs: number };
+  readonly deadlines: {
+    readonly queueMs: number;
+    readonly handshakeMs: number;
+    readonly transferMs: number;
+    readonly pinMs: number;
+  };
   readonly limits: {
     readonly maxPinnedHandoffs: number;
     readonly maxPinnedBlocks: number;
@@ -86,7 +91,8 @@ export function compileOptions(options: StateHandoffOptions, usableBlocks: numbe
   const epoch = options.epoch ?? 0;
   if (!Number.isSafeInteger(epoch) || epoch < 0) throw optionError('options.epoch', 'an integer of at least 0', epoch);
   const clock = options.clock ?? systemClock;
-  if (typeof (clock as Partial<Clock>).now !== 'function') throw optionError('options.clock', 'an object with now()', clock);
+  if (typeof (clock as Partial<Clock>).now !== 'function')
+    throw optionError('options.clock', 'an object with now()', clock);
   return {
     instance: name('options.instance', options.instance),
     incarnation: name('options.incarnation', options.incarnation),
@@ -119,7 +125,12 @@ function numbers<K extends string>(
     if (value === undefined) compiled[key] = rule.fallback;
     else if (value === null && rule.nullable) compiled[key] = Infinity;
     else if (typeof value === 'number' && value >= rule.minimum) compiled[key] = value;
-    else throw optionError(`${path}.${key}`, `a number of at least ${rule.minimum}${rule.nullable ? ' or null' : ''}`, value);
+    else
+      throw optionError(
+        `${path}.${key}`,
+        `a number of at least ${rule.minimum}${rule.nullable ? ' or null' : ''}`,
+        value,
+      );
   }
   return compiled;
 }

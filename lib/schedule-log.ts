@@ -128,10 +128,14 @@ export class ScheduleLog {
         const frame = this.nextFrame;
         this.nextFrame = null;
         if (frame.step !== this.step + 1) {
-          throw new HandoffError('DIVERGENCE', `rank ${this.rank} expected the frame of step ${this.step + 1} and got that of step ${frame.step}`, {
-            sourceSafe: false,
-            targetSafe: false,
-          });
+          throw new HandoffError(
+            'DIVERGENCE',
+            `rank ${this.rank} expected the frame of step ${this.step + 1} and got that of step ${frame.step}`,
+            {
+              sourceSafe: false,
+              targetSafe: false,
+            },
+          );
         }
         this.waiting.push(...frame.records);
       }
@@ -144,7 +148,10 @@ export class ScheduleLog {
 
   requireRankZero(what: string): void {
     if (this.rank === 0) return;
-    throw new HandoffError('NOT_RANK_ZERO', `${what} must come from rank 0 because only rank 0 writes the schedule log; this is rank ${this.rank}`);
+    throw new HandoffError(
+      'NOT_RANK_ZERO',
+      `${what} must come from rank 0 because only rank 0 writes the schedule log; this is rank ${this.rank}`,
+    );
   }
 
   private requireHostCarrier(what: string): void {

@@ -11,10 +11,12 @@ export type LogRecord =
       readonly kind: 'add';
       readonly attemptId: number;
       readonly requestId: RequestId;
-      readonly prompt: readonly number[];
+      readonly prompt: Int32Array;
       readonly samplingParams: SamplingParams;
       readonly kvMeta: Readonly<Record<string, unknown>>;
       readonly sourceBlockIds: readonly number[];
+      /** Hashes of the prompt's complete blocks, computed once for all ranks. */
+      readonly blockHashes: BigInt64Array;
     }
   | { readonly kind: 'abort'; readonly attemptId: number; readonly reason: 'caller' | 'queue-deadline' }
   | {
@@ -26,8 +28,16 @@ export type LogRecord =
       readonly reason: string | null;
     }
   | { readonly kind: 'release'; readonly handoffId: number; readonly reason: 'released' | 'expired' | 'attested' }
-  | { readonly kind: 'push'; readonly handoffId: number; readonly targets: readonly unknown[]; readonly cachedPrefixBlocks: number }
-  | { readonly kind: 'push-safe'; readonly handoffId: number }
+  | {
+      readonly kind: 'push';
+      readonly handoffId: number;
+      /** The decode instance's rank descriptors, as it registered them. */
+      readonly targets: readonly unknown[];
+      readonly cachedPrefixBlocks: number;
+      readonly targetInstance: string | null;
+      readonly targetIncarnation: string | null;
+    }
+  | { readonly kind: 'push-safe'; readonly pushId: number }
   | { readonly kind: 'attest-dead'; readonly instance: string; readonly incarnation: string };
 
 /** What rank 0 publishes once a step and each worker applies exactly once. */

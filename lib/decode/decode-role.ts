@@ -40,11 +40,13 @@ export interface DecodeDependencies {
   readonly transfers: Transfers;
   /** The ticket's contents for this rank, checked. Throws what is refused. */
   readonly parse: (record: AddRecord) => ImportSource;
-  readonly hash: (record: AddRecord, prompt: Int32Array) => BigInt64Array;
   /** This rank's transfer for a reservation; failures before anything is posted come back as a failed transfer. */
   readonly startTransfer: (pending: PendingImport, reservation: Reservation) => LocalTransfer;
   /** Whether the source has to start too, and whether an unsafe failure ends the engine. */
-  readonly transportTraits: (pending: PendingImport) => { readonly twoSided: boolean; readonly fatalWhenUnsafe: boolean };
+  readonly transportTraits: (pending: PendingImport) => {
+    readonly twoSided: boolean;
+    readonly fatalWhenUnsafe: boolean;
+  };
   /** Bytes one block and one slot of the model take over all ranks. */
   readonly blockBytes: number;
   readonly slotBytes: number;
@@ -120,7 +122,7 @@ export class DecodeRole {
   applyAdd(record: AddRecord): void {
     const { context, options } = this.deps;
     invariant(!this.imports.has(record.attemptId), 'an attempt id is minted once', { attemptId: record.attemptId });
-    const prompt = Int32Array.from(record.prompt);
+    const { prompt } = record;
     let source: ImportSource;
     let refusal: HandoffError | null = null;
     try {
@@ -138,7 +140,7 @@ export class DecodeRole {
       prompt,
       samplingParams: record.samplingParams,
       source,
-      hashes: this.deps.hash(record, prompt),
+      hashes: record.blockHashes,
       promptBlocks,
       continuationBlocks: Math.ceil((prompt.length + resume) / context.blockSize) - promptBlocks,
       growthBlocks: this.growthBlocks(prompt.length, resume, record.samplingParams),
@@ -180,14 +182,21 @@ export class DecodeRole {
   applyDecision(attemptId: number, failed: boolean, safe: boolean, reason: HandoffError | null): void {
     const pending = this.imports.get(attemptId);
     if (pending === undefined) {
-      throw new HandoffError('UNKNOWN_REQUEST', `a decision names attempt ${attemptId}, which this rank does not know`, {
-        details: { attemptId },
-      });
+      throw new HandoffError(
+        'UNKNOWN_REQUEST',
+        `a decision names attempt ${attemptId}, which this rank does not know`,
+        {
+          details: { attemptId },
+        },
+      );
     }
     if (pending.state === 'quarantined') {
       if (safe) this.fire(pending, 'nowSafe');
     } else if (failed) {
-      pending.error ??= pending.local?.error ?? reason ?? new HandoffError('PEER_RANK_FAILED', 'the transfer failed on a model-parallel peer');
+      pending.error ??=
+        pending.local?.error ??
+        reason ??
+        new HandoffError('PEER_RANK_FAILED', 'the transfer failed on a model-parallel peer');
       if (!safe && this.deps.transportTraits(pending).fatalWhenUnsafe) this.noteFatal(pending);
       this.fire(pending, safe ? 'failSafe' : 'failUnsafe');
     } else {
@@ -256,9 +265,13 @@ export class DecodeRole {
   private admitted(attemptId: number): PendingImport {
     const pending = this.imports.get(attemptId);
     if (pending === undefined || (pending.state !== 'admitted' && pending.state !== 'aborting')) {
-      throw new HandoffError('UNKNOWN_REQUEST', `attempt ${attemptId}: expected a request that the engine was given and has not finished`, {
-        details: { attemptId },
-      });
+      throw new HandoffError(
+        'UNKNOWN_REQUEST',
+        `attempt ${attemptId}: expected a request that the engine was given and has not finished`,
+        {
+          details: { attemptId },
+        },
+      );
     }
     return pending;
   }
@@ -337,7 +350,8 @@ export class DecodeRole {
       requestId: pending.requestId,
       attemptId: pending.attemptId,
       generatedTokens: end.tokens,
-      generatedLogProbs: end.tokens.length === 0 ? (pending.source.resumeLogProbs === null ? null : []) : pending.source.resumeLogProbs,
+      generatedLogProbs:
+        end.tokens.length === 0 ? (pending.source.resumeLogProbs === null ? null : []) : pending.source.resumeLogProbs,
       finishReason: end.reason,
       cachedTokens: pending.prompt.length,
     };

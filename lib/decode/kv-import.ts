@@ -16,15 +16,7 @@ import { invariant } from '../invariant.js';
  * - `reclaimed`, `completed`: final; nothing is owned.
  */
 export type ImportState =
-  | 'queued'
-  | 'reserved'
-  | 'cancelling'
-  | 'agreed'
-  | 'admitted'
-  | 'aborting'
-  | 'quarantined'
-  | 'reclaimed'
-  | 'completed';
+  'queued' | 'reserved' | 'cancelling' | 'agreed' | 'admitted' | 'aborting' | 'quarantined' | 'reclaimed' | 'completed';
 
 export type ImportEvent =
   /** Everything could be reserved. */

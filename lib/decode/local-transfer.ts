@@ -141,7 +141,9 @@ export class LocalTransfer {
 
   private pollHandshakeDeadline(now: number): void {
     if (now < this.handshakeDeadline) return;
-    this.fail(new HandoffError('HANDSHAKE_DEADLINE', 'the transfer did not start in time; the source or a fence is late'));
+    this.fail(
+      new HandoffError('HANDSHAKE_DEADLINE', 'the transfer did not start in time; the source or a fence is late'),
+    );
   }
 
   /** Nothing may start after one leg failed to: what did start is cancelled and awaited. */
@@ -160,7 +162,11 @@ export class LocalTransfer {
   private noteStartFailure(cause: unknown): void {
     const error = isHandoffError(cause)
       ? cause
-      : new HandoffError('TRANSFER_FAILED', `the transport failed to start because ${describe(cause)}`, { cause, targetSafe: false, sourceSafe: false });
+      : new HandoffError('TRANSFER_FAILED', `the transport failed to start because ${describe(cause)}`, {
+          cause,
+          targetSafe: false,
+          sourceSafe: false,
+        });
     if (!error.targetSafe) {
       const cleanup = (error.details['cleanupHandles'] ?? []) as readonly TransferHandle[];
       if (cleanup.length === 0) this.unprovable = true;
@@ -180,7 +186,8 @@ export class LocalTransfer {
       if (status === 'active') active = true;
       if (status === 'failed-active' || status === 'failed-quiet') {
         failed = true;
-        this.error ??= handle.error ?? new HandoffError('TRANSFER_FAILED', 'the transport reported a failure without a reason');
+        this.error ??=
+          handle.error ?? new HandoffError('TRANSFER_FAILED', 'the transport reported a failure without a reason');
       }
       if (status === 'active' || status === 'failed-active') quiet = false;
     }

@@ -146,10 +146,14 @@ export class PinLedger {
    */
   pin(requestId: RequestId, blocks: Int32Array, slot: number | null, now: number, ready: Fence | null): Pin {
     if (this.byRequest.has(requestId)) {
-      throw new HandoffError('DUPLICATE_REQUEST', `request ${String(requestId)} already has a pinned handoff; release that first`, {
-        phase: 'prefill',
-        details: { requestId },
-      });
+      throw new HandoffError(
+        'DUPLICATE_REQUEST',
+        `request ${String(requestId)} already has a pinned handoff; release that first`,
+        {
+          phase: 'prefill',
+          details: { requestId },
+        },
+      );
     }
     this.dropPermit(requestId);
     if (!this.hasRoom(blocks.length)) {

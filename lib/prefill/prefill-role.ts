@@ -38,7 +38,7 @@ export interface PrefillDependencies {
 export class PrefillRole {
   readonly ledger: PinLedger;
   /** Pushes that are not known to be over on all ranks, by push id. */
-  private readonly pushes = new Map<number, Pin>();
+  private readonly pushes = new Map<number, { readonly pin: Pin; readonly record: PushRecord }>();
   private nextPushId = 1;
   private readonly overdueTold = new Set<Pin>();
   /** Ends that were decided but whose record has not come round yet. */
@@ -74,14 +74,22 @@ export class PrefillRole {
    */
   checkPush(pin: Pin, cachedPrefixBlocks: number): void {
     if (pin.blocks.length === 0 && pin.slot !== null) {
-      throw new HandoffError('HANDOFF_UNKNOWN', 'the request has detached SSM state but no pinned KV blocks; it cannot be pushed', {
-        details: { handoffId: pin.handoffId },
-      });
+      throw new HandoffError(
+        'HANDOFF_UNKNOWN',
+        'the request has detached SSM state but no pinned KV blocks; it cannot be pushed',
+        {
+          details: { handoffId: pin.handoffId },
+        },
+      );
     }
     if (!Number.isInteger(cachedPrefixBlocks) || cachedPrefixBlocks < 0 || cachedPrefixBlocks > pin.blocks.length) {
-      throw new HandoffError('ARGUMENT_INVALID', `cachedPrefixBlocks: expected 0 to ${pin.blocks.length}, got ${cachedPrefixBlocks}`, {
-        phase: 'prefill',
-      });
+      throw new HandoffError(
+        'ARGUMENT_INVALID',
+        `cachedPrefixBlocks: expected 0 to ${pin.blocks.length}, got ${cachedPrefixBlocks}`,
+        {
+          phase: 'prefill',
+        },
+      );
     }
     if (pin.pushing) {
       throw new HandoffError('DUPLICATE_REQUEST', `a push of handoff ${pin.handoffId} is already in flight`, {
@@ -102,17 +110,17 @@ export class PrefillRole {
       return;
     }
     this.ledger.pushStarted(pin);
-    this.pushes.set(pushId, pin);
+    this.pushes.set(pushId, { pin, record });
     this.deps.transfers.add(this.deps.startPush(pushId, pin, record), this.deps.options.clock.now());
   }
 
   /** All ranks' sends of `pushId` are quiet. */
   applyPushSafe(pushId: number): void {
-    const pin = this.pushes.get(pushId);
-    if (pin === undefined) return;
+    const push = this.pushes.get(pushId);
+    if (push === undefined) return;
     this.pushes.delete(pushId);
     this.deps.transfers.forget(pushId);
-    this.ledger.pushSafe(pin);
+    this.ledger.pushSafe(push.pin);
   }
 
   /** Idempotent: a pin that is gone is a no-op. */
@@ -121,21 +129,28 @@ export class PrefillRole {
     if (pin !== undefined) this.ledger.end(pin, reason);
   }
 
-  applyAttestation(): void {
+  /** Attested: all processes of that decode instance are dead. Local: what it makes quiet is reported like anything else. */
+  applyAttestation(instance: string, incarnation: string): void {
     const now = this.deps.options.clock.now();
-    for (const pushId of this.pushes.keys()) this.deps.transfers.attestDead(pushId, now);
+    for (const [pushId, { record }] of this.pushes) {
+      if (record.targetInstance === instance && record.targetIncarnation === incarnation) {
+        this.deps.transfers.attestDead(pushId, now);
+      }
+    }
   }
 
   // --- rank 0 and local ------------------------------------------------------------------------------------------------
 
   /** Rank 0: what a push's agreed outcome means. Returns the push to declare safe, if it is. */
   noteDecision(pushId: number, failed: boolean, safe: boolean, reason: string | null): boolean {
-    const pin = this.pushes.get(pushId);
+    const pin = this.pushes.get(pushId)?.pin;
     if (pin === undefined) return false;
     if (failed) {
       const error =
         this.deps.transfers.get(pushId)?.error ??
-        new HandoffError('PEER_RANK_FAILED', reason ?? 'the push failed on a model-parallel peer', { phase: 'prefill' });
+        new HandoffError('PEER_RANK_FAILED', reason ?? 'the push failed on a model-parallel peer', {
+          phase: 'prefill',
+        });
       this.deps.notices.pushFailed(pin, error, safe);
     }
     return safe;

@@ -32,7 +32,10 @@ export function ownedHeads(layout: KvLayout): Range {
     const head = Math.floor(tpRank / (tpSize / heads));
     return { from: head, to: head + 1 };
   }
-  throw new HandoffError('INCOMPATIBLE', `numKvHeadsGlobal: expected a multiple or a divisor of tpSize ${tpSize}, got ${heads}`);
+  throw new HandoffError(
+    'INCOMPATIBLE',
+    `numKvHeadsGlobal: expected a multiple or a divisor of tpSize ${tpSize}, got ${heads}`,
+  );
 }
 
 /** Ranks that hold the same shard are replicas; the smallest global rank stands for them. */
@@ -56,7 +59,10 @@ export function representativeSources(sources: readonly KvLayout[]): readonly nu
 export function planKv(source: KvEndpoint, target: KvEndpoint): readonly RectangleTemplate[] {
   for (const field of ['numLayersGlobal', 'numKvHeadsGlobal', 'headDim'] as const) {
     if (source.layout[field] !== target.layout[field]) {
-      throw new HandoffError('INCOMPATIBLE', `${field}: the source has ${source.layout[field]} and the target ${target.layout[field]}`);
+      throw new HandoffError(
+        'INCOMPATIBLE',
+        `${field}: the source has ${source.layout[field]} and the target ${target.layout[field]}`,
+      );
     }
   }
   const sourceHeads = ownedHeads(source.layout);
@@ -100,7 +106,10 @@ export function uncoveredKvCells(sources: readonly KvLayout[], target: KvLayout)
   for (const index of representativeSources(sources)) {
     const source = sources[index] as KvLayout;
     const heads = intersect(ownedHeads(source), targetHeads);
-    const layers = intersect({ from: source.layerStart, to: source.layerEnd }, { from: target.layerStart, to: target.layerEnd });
+    const layers = intersect(
+      { from: source.layerStart, to: source.layerEnd },
+      { from: target.layerStart, to: target.layerEnd },
+    );
     if (heads !== null && layers !== null) covered += (heads.to - heads.from) * (layers.to - layers.from);
   }
   return (targetHeads.to - targetHeads.from) * (target.layerEnd - target.layerStart) - covered;

@@ -37,17 +37,24 @@ export function convBands(layout: SsmLayout): readonly Band[] {
 export function planSsm(source: SsmEndpoint, target: SsmEndpoint): readonly RectangleTemplate[] {
   for (const field of ['nheads', 'headdim', 'dState', 'ngroups', 'dConv'] as const) {
     const [ours, theirs] = [source.layout.dims[field], target.layout.dims[field]];
-    if (ours !== theirs) throw new HandoffError('INCOMPATIBLE', `ssm.${field}: the source has ${ours} and the target ${theirs}`);
+    if (ours !== theirs)
+      throw new HandoffError('INCOMPATIBLE', `ssm.${field}: the source has ${ours} and the target ${theirs}`);
   }
   for (const { layout } of [source, target]) {
     for (const field of ['nheads', 'ngroups'] as const) {
       if (layout.dims[field] % layout.tpSize !== 0) {
-        throw new HandoffError('INCOMPATIBLE', `ssm.${field}: expected a multiple of tpSize ${layout.tpSize}, got ${layout.dims[field]}`);
+        throw new HandoffError(
+          'INCOMPATIBLE',
+          `ssm.${field}: expected a multiple of tpSize ${layout.tpSize}, got ${layout.dims[field]}`,
+        );
       }
     }
   }
   const from = Math.max(source.layout.layerStart, target.layout.layerStart);
-  const to = Math.min(source.layout.layerStart + source.layout.numLayers, target.layout.layerStart + target.layout.numLayers);
+  const to = Math.min(
+    source.layout.layerStart + source.layout.numLayers,
+    target.layout.layerStart + target.layout.numLayers,
+  );
   if (from >= to) return [];
   const layer = { source: from - source.layout.layerStart, target: from - target.layout.layerStart, count: to - from };
   const rectangles: RectangleTemplate[] = [];

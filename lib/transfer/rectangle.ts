@@ -15,8 +15,11 @@ export interface AxisRange {
   readonly count: number;
 }
 
-/** A rectangle for every row of a table; the planner adds the table's index and length. */
-export type RectangleTemplate = Omit<Rectangle, 'table' | 'tableFrom' | 'tableCount'>;
+/** A rectangle that does not know its table yet, and the byte strides of the axis that the table runs over. */
+export interface RectangleTemplate {
+  readonly rectangle: Omit<Rectangle, 'table' | 'tableFrom' | 'tableCount'>;
+  readonly tableStrides: { readonly source: number; readonly target: number };
+}
 
 /**
  * The rectangle that copies `ranges` of the axes they name, and every other axis whole, except `tableAxis`, over which
@@ -38,14 +41,19 @@ export function rectangleBetween(
   }
   let sourceOffset = source.offsetBytes;
   let targetOffset = target.offsetBytes;
+  let tableStrides: RectangleTemplate['tableStrides'] | null = null;
   const loops: Loop[] = [];
   for (const targetAxis of target.axes) {
     const sourceAxis = source.axes.find((axis) => axis.name === targetAxis.name);
     if (sourceAxis === undefined) throw mismatch(`axes.${targetAxis.name}`, 'absent', 'present');
-    if (targetAxis.name === tableAxis) continue;
+    if (targetAxis.name === tableAxis) {
+      tableStrides = { source: sourceAxis.strideBytes, target: targetAxis.strideBytes };
+      continue;
+    }
     let range = ranges[targetAxis.name];
     if (range === undefined) {
-      if (sourceAxis.size !== targetAxis.size) throw mismatch(`axes.${targetAxis.name}.size`, sourceAxis.size, targetAxis.size);
+      if (sourceAxis.size !== targetAxis.size)
+        throw mismatch(`axes.${targetAxis.name}.size`, sourceAxis.size, targetAxis.size);
       range = { source: 0, target: 0, count: targetAxis.size };
     }
     if (range.source + range.count > sourceAxis.size || range.target + range.count > targetAxis.size) {
@@ -59,15 +67,22 @@ export function rectangleBetween(
   }
   const { fragmentBytes, rest } = mergeLoops(loops, target.elementBytes);
   if (rest.length > loopsMax) {
-    throw new HandoffError('INCOMPATIBLE', `the two layouts need ${rest.length} nested loops, more than the ${loopsMax} a rectangle has`);
+    throw new HandoffError(
+      'INCOMPATIBLE',
+      `the two layouts need ${rest.length} nested loops, more than the ${loopsMax} a rectangle has`,
+    );
   }
+  if (tableStrides === null) throw mismatch(`axes.${tableAxis}`, 'absent', 'absent');
   return {
-    sourceRegion: source.region,
-    targetRegion: target.region,
-    sourceOffset,
-    targetOffset,
-    fragmentBytes,
-    loops: rest,
+    rectangle: {
+      sourceRegion: source.region,
+      targetRegion: target.region,
+      sourceOffset,
+      targetOffset,
+      fragmentBytes,
+      loops: rest,
+    },
+    tableStrides,
   };
 }
 
@@ -96,7 +111,11 @@ function mergeLoops(loops: readonly Loop[], elementBytes: number): { fragmentByt
 }
 
 function mismatch(path: string, source: unknown, target: unknown): HandoffError {
-  return new HandoffError('INCOMPATIBLE', `${path}: the source has ${String(source)} and the target ${String(target)}`, {
-    details: { path, source, target },
-  });
+  return new HandoffError(
+    'INCOMPATIBLE',
+    `${path}: the source has ${String(source)} and the target ${String(target)}`,
+    {
+      details: { path, source, target },
+    },
+  );
 }
