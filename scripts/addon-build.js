@@ -2,7 +2,7 @@
 // Builds the addon in place when it is missing or older than its sources. `npm install` builds it afresh
 // (scripts/install.js); this keeps it in step while one works on cuda/.
 const { spawnSync } = require('node:child_process');
-const { existsSync, readdirSync, statSync } = require('node:fs');
+const { existsSync, readdirSync, statSync, utimesSync } = require('node:fs');
 const { availableParallelism } = require('node:os');
 const { join } = require('node:path');
 const { nodeHeadersRoot } = require('./node-headers');
@@ -31,8 +31,11 @@ function buildAddonIfStale(root) {
     `--jobs=${availableParallelism()}`,
     ...(headers === null ? [] : [`--nodedir=${headers}`]),
   ];
+  const started = new Date();
   const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
   if (status !== 0) throw new Error("the native addon did not build; the compiler's messages are above");
+  // A header that no source includes leaves the binary as old as it was; it is up to date all the same.
+  utimesSync(binary, started, started);
 }
 
 module.exports = { buildAddonIfStale };
