@@ -1,5 +1,5 @@
 'use strict';
-// `npm run lint [-- --fix]`: ESLint, Prettier and clang-format over the whole tree, each run to its end so that one
+// `npm run lint [-- --fix]`: ESLint, Prettier, clang-format and knip (dead files, exports and dependencies) over the whole tree, each run to its end so that one
 // call shows everything. `--fix` writes what the tools can mend themselves.
 const { spawnSync } = require('node:child_process');
 const { readdirSync } = require('node:fs');
@@ -16,17 +16,15 @@ function nativeSources(folder) {
   });
 }
 
-const bin = (path) => require.resolve(path, { paths: [root] });
+const tool = (...path) => join(root, 'node_modules', ...path);
 const tools = [
-  [
-    'eslint',
-    [join(dirname(bin('eslint/package.json')), 'bin', 'eslint.js'), '.', '--max-warnings=0', ...(fix ? ['--fix'] : [])],
-  ],
-  ['prettier', [bin('prettier/bin/prettier.cjs'), '.', '--log-level=warn', fix ? '--write' : '--check']],
+  ['eslint', [tool('eslint', 'bin', 'eslint.js'), '.', '--max-warnings=0', ...(fix ? ['--fix'] : [])]],
+  ['prettier', [tool('prettier', 'bin', 'prettier.cjs'), '.', '--log-level=warn', fix ? '--write' : '--check']],
   [
     'clang-format',
-    [bin('clang-format/index.js'), ...(fix ? ['-i'] : ['--dry-run', '--Werror']), ...nativeSources('cuda')],
+    [tool('clang-format', 'index.js'), ...(fix ? ['-i'] : ['--dry-run', '--Werror']), ...nativeSources('cuda')],
   ],
+  ['knip', [tool('knip', 'bin', 'knip.js'), '--no-progress', '--no-config-hints']],
 ];
 
 const failed = tools.filter(([name, args]) => {

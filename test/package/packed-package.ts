@@ -3,7 +3,7 @@
  * the tarball into an empty folder. Says why when the registry cannot be reached; any other fault is thrown.
  */
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { projectRoot } from '../support/source-files.js';
@@ -68,14 +68,9 @@ export function packAndInstall(): PackedPackage {
 
     const packed = runIn(stage, 'npm', ['pack', '--foreground-scripts', `--pack-destination=${folder}`]);
     if (packed.status !== 0) throw new Error(`npm pack failed:\n${packed.output}`);
-    const tarball = join(
-      folder,
-      packed.output
-        .trim()
-        .split('\n')
-        .findLast((line) => line.endsWith('.tgz')) ?? 'no tarball named',
-    );
-    if (!existsSync(tarball)) throw new Error(`npm pack left no tarball:\n${packed.output}`);
+    const [name] = readdirSync(folder).filter((entry) => entry.endsWith('.tgz'));
+    if (name === undefined) throw new Error(`npm pack left no tarball:\n${packed.output}`);
+    const tarball = join(folder, name);
     const listed = runIn(folder, 'tar', ['-tzf', tarball]).output.trim().split('\n');
 
     writeFileSync(join(consumer, 'package.json'), JSON.stringify({ name: 'consumer', private: true }));
@@ -86,6 +81,8 @@ export function packAndInstall(): PackedPackage {
       '--no-audit',
       '--no-fund',
       '--fetch-retries=1',
+      '--fetch-retry-mintimeout=1000',
+      '--fetch-retry-maxtimeout=3000',
       tarball,
     ]);
     const unreachable = noRegistry.exec(installed.output);

@@ -6,7 +6,7 @@ const { relative } = require('node:path');
 
 const leftOut = /\[left out: ([^:\]]+): ([^\]]+)\]/;
 
-/** @param {import('@jest/reporters').AggregatedResult} results */
+/** `results` is Jest's own aggregated result. */
 function countResults(results, rootDir) {
   const count = { passed: 0, failed: 0, skipped: 0, failures: [], leftOut: {} };
   const fail = (what) => {
