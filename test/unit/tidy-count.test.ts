@@ -6,6 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import ts from 'typescript';
 
 const root = join(__dirname, '..', '..');
 const reporter = join(root, 'test', 'support', 'reporter.js');
@@ -19,7 +20,10 @@ interface Count {
   leftOut: Record<string, { reason: string; tests: number }>;
 }
 
-function countOf(files: Record<string, string>): { count: Count; status: number | null } {
+function countOf(
+  files: Record<string, string>,
+  environment: Record<string, string> = {},
+): { count: Count; status: number | null } {
   const folder = mkdtempSync(join(tmpdir(), 'state-handoff-count-'));
   try {
     writeFileSync(join(folder, 'package.json'), '{}');
@@ -30,7 +34,7 @@ function countOf(files: Record<string, string>): { count: Count; status: number 
       [jestBin, '--rootDir', folder, '--runInBand', `--reporters=${reporter}`],
       {
         cwd: folder,
-        env: { ...process.env, STATE_HANDOFF_TEST_COUNT: countFile },
+        env: { ...process.env, ...environment, STATE_HANDOFF_TEST_COUNT: countFile },
       },
     );
     return { count: JSON.parse(readFileSync(countFile, 'utf8')) as Count, status };
@@ -81,6 +85,21 @@ test('what is left out with a reason is skipped, and the reason is kept', () => 
     leftOut: { gpu: { reason: 'no device', tests: 2 } },
   });
   expect(status).toBe(0);
+});
+
+test('an optional part runs where it can, is left out where it cannot, and fails where it is required', () => {
+  const { outputText } = ts.transpileModule(readFileSync(join(root, 'test', 'support', 'optional.ts'), 'utf8'), {
+    compilerOptions: { module: ts.ModuleKind.CommonJS, target: ts.ScriptTarget.ES2022 },
+  });
+  const suite = (missing: string): Record<string, string> => ({
+    'optional.js': outputText,
+    'a.test.js': `require('./optional').describeOptional('two-gpus', ${missing}, 'copies', () => { test('a', () => {}); test('b', () => {}); });`,
+  });
+  expect(countOf(suite('null')).count).toMatchObject({ passed: 2, failed: 0, skipped: 0 });
+  const leftOut = { 'two-gpus': { reason: 'one device: no peer', tests: 2 } };
+  expect(countOf(suite("'one device: no peer'")).count).toMatchObject({ passed: 0, failed: 0, skipped: 2, leftOut });
+  const required = countOf(suite("'one device: no peer'"), { REQUIRE_TWO_GPUS: '1' }).count;
+  expect(required).toMatchObject({ passed: 0, failed: 1, skipped: 0 });
 });
 
 test('a run without a test fails and still ends with the count', () => {
