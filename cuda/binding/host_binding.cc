@@ -1,0 +1,272 @@
+// The host transport, as JavaScript sees it. Names and order as in lib/native/transfer-types.ts.
+//
+// One context an environment: it owns the one thread-safe function, which only says "look at the rings", and closes
+// every transport of the environment when that is torn down.
+#include <algorithm>
+#include <mutex>
+
+#include "../transport/host_endpoint.h"
+#include "transfer_objects.h"
+
+namespace state_handoff {
+
+namespace {
+
+// Wakes JavaScript from any thread; does nothing once the environment is going away.
+class WakeBell {
+ public:
+  void Listen(Napi::Env env, Napi::Function callback) {
+    const std::lock_guard lock(mutex_);
+    if (over_ || open_) return;
+    function_ = Napi::ThreadSafeFunction::New(env, callback, "state-handoff wake", 1, 1);
+    function_.Unref(env);
+    open_ = true;
+  }
+
+  void Ring() {
+    const std::lock_guard lock(mutex_);
+    // A full queue has a wake-up in it already. One that is closing may not be touched again.
+    if (open_ && function_.NonBlockingCall() == napi_closing) open_ = false;
+  }
+
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    if (open_) function_.Abort();
+    open_ = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  Napi::ThreadSafeFunction function_;
+  bool open_ = false;
+  bool over_ = false;
+};
+
+struct HostEnvironment {
+  std::shared_ptr<WakeBell> bell = std::make_shared<WakeBell>();
+  std::vector<std::weak_ptr<HostEndpoint>> endpoints;
+
+  void Add(const std::shared_ptr<HostEndpoint>& endpoint) {
+    std::erase_if(endpoints, [](const std::weak_ptr<HostEndpoint>& known) { return known.expired(); });
+    endpoints.push_back(endpoint);
+  }
+
+  void TearDown() {
+    for (const std::weak_ptr<HostEndpoint>& known : endpoints) {
+      if (const std::shared_ptr<HostEndpoint> endpoint = known.lock()) endpoint->Close();
+    }
+    bell->Close();
+  }
+};
+
+struct EndpointHandle {
+  static constexpr napi_type_tag kTag{0x41d5c0a2be974c11, 0xb7f8306e5d2a9c43};
+  static constexpr const char* kExpected = "a native host transport";
+  std::shared_ptr<HostEndpoint> endpoint;
+};
+
+constexpr int64_t kIdMax = 9007199254740991;
+
+HostEnvironment& EnvironmentOf(const Napi::CallbackInfo& info) { return *static_cast<HostEnvironment*>(info.Data()); }
+
+HostEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
+  return *HandleArgument<EndpointHandle>(info, 0, "endpoint").endpoint;
+}
+
+uint64_t IdArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
+  return static_cast<uint64_t>(WholeArgument(info, index, name, 1, kIdMax));
+}
+
+Token TokenArgument(const Napi::CallbackInfo& info, size_t index) {
+  const Elements<uint8_t> bytes = BytesArgument(info, index, "token");
+  Token token{};
+  if (bytes.count != token.size()) ThrowArgument("token", "16 bytes");
+  std::copy(bytes.data, bytes.data + bytes.count, token.begin());
+  return token;
+}
+
+Napi::Value ErrorValue(Napi::Env env, ErrorCode code, const std::string& message) {
+  Napi::Object error = Napi::Object::New(env);
+  error.Set("code", Napi::String::New(env, ErrorCodeName(code)));
+  error.Set("message", Napi::String::New(env, message));
+  return error;
+}
+
+Napi::Value WakeListen(const Napi::CallbackInfo& info) {
+  if (!info[0].IsFunction()) ThrowArgument("callback", "a function");
+  HostEnvironment& environment = EnvironmentOf(info);
+  environment.bell->Listen(info.Env(), info[0].As<Napi::Function>());
+  // Hooks run last first: this one before the thread-safe function's own, so that no thread rings while that closes.
+  info.Env().AddCleanupHook([&environment] { environment.TearDown(); });
+  return info.Env().Undefined();
+}
+
+Napi::Value HostOpen(const Napi::CallbackInfo& info) {
+  HostEndpoint::Options options;
+  if (!info[0].IsNull()) ThrowArgument("blockGenerations", "null");
+  if (!info[1].IsNull()) ThrowArgument("slotGenerations", "null");
+  options.threads = static_cast<size_t>(WholeArgument(info, 2, "threads", 1, 64));
+  options.transfers_max = static_cast<size_t>(WholeArgument(info, 3, "transfersMax", 1, 1 << 20));
+  HostEnvironment& environment = EnvironmentOf(info);
+  auto handle = std::make_unique<EndpointHandle>();
+  handle->endpoint = std::make_shared<HostEndpoint>(std::move(options), [bell = environment.bell] { bell->Ring(); });
+  environment.Add(handle->endpoint);
+  return WrapHandle(info.Env(), std::move(handle));
+}
+
+Napi::Value HostRegister(const Napi::CallbackInfo& info) {
+  const size_t index = EndpointArgument(info).AddRegion(HandleArgument<RegionHandle>(info, 1, "region").region);
+  return Napi::Number::New(info.Env(), static_cast<double>(index));
+}
+
+Napi::Value HostListen(const Napi::CallbackInfo& info) {
+  HostEndpoint& endpoint = EndpointArgument(info);
+  const SocketAddress address =
+      endpoint.Listen(FlagArgument(info, 1, "abstract"), TextArgument(info, 2, "directory", 4096),
+                      TextArgument(info, 3, "name", 64), TokenArgument(info, 4));
+  Napi::Object value = Napi::Object::New(info.Env());
+  value.Set("abstract", Napi::Boolean::New(info.Env(), address.abstract));
+  value.Set("name", Napi::String::New(info.Env(), address.name));
+  return value;
+}
+
+Napi::Value HostConnect(const Napi::CallbackInfo& info) {
+  HostEndpoint& endpoint = EndpointArgument(info);
+  HostGrant grant{};
+  grant.address = SocketAddress{FlagArgument(info, 1, "abstract"), TextArgument(info, 2, "name", 107)};
+  grant.token = TokenArgument(info, 3);
+  grant.region_bytes = Uint64sArgument(info, 4, "regionBytes").Copy();
+  if (grant.region_bytes.empty() || grant.region_bytes.size() > kWireRegionsMax) {
+    ThrowArgument("regionBytes", "from 1 to " + std::to_string(kWireRegionsMax) + " regions");
+  }
+  for (const uint64_t bytes : grant.region_bytes) {
+    if (bytes == 0 || bytes > static_cast<uint64_t>(kRegionBytesMax)) ThrowArgument("regionBytes", "sizes up to 2^52");
+  }
+  constexpr int64_t kGenerationsMax = int64_t{1} << 31;
+  grant.block_generations = static_cast<uint64_t>(WholeArgument(info, 5, "blockGenerations", 0, kGenerationsMax));
+  grant.slot_generations = static_cast<uint64_t>(WholeArgument(info, 6, "slotGenerations", 0, kGenerationsMax));
+  grant.patience = std::chrono::milliseconds(WholeArgument(info, 7, "timeoutMs", 1, 600'000));
+  return Napi::Number::New(info.Env(), static_cast<double>(endpoint.Connect(std::move(grant))));
+}
+
+Napi::Value HostPeerStatus(const Napi::CallbackInfo& info) {
+  const PeerLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
+  return Napi::Number::New(info.Env(), static_cast<int>(link.status()));
+}
+
+Napi::Value HostPeerError(const Napi::CallbackInfo& info) {
+  const PeerLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
+  if (link.status() != LinkStatus::kFailed) return info.Env().Null();
+  return ErrorValue(info.Env(), link.error_code(), link.error_message());
+}
+
+Napi::Value HostDisconnect(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Disconnect(IdArgument(info, 1, "peer"));
+  return info.Env().Undefined();
+}
+
+ClaimedGenerations ClaimedArgument(const Napi::CallbackInfo& info, size_t index, const char* ids, const char* values) {
+  ClaimedGenerations claimed{Int32sArgument(info, index, ids).Copy(), Uint64sArgument(info, index + 1, values).Copy()};
+  if (claimed.ids.size() != claimed.expected.size()) {
+    ThrowArgument(values, std::to_string(claimed.ids.size()) + " values, one an id, got " +
+                              std::to_string(claimed.expected.size()));
+  }
+  return claimed;
+}
+
+Napi::Value HostBegin(const Napi::CallbackInfo& info) {
+  HostEndpoint& endpoint = EndpointArgument(info);
+  const uint64_t peer = IdArgument(info, 1, "peer");
+  CopyProgram program = ProgramArgument(info, 2);
+  ClaimedGenerations blocks = ClaimedArgument(info, 5, "generations.blocks", "generations.blockGenerations");
+  ClaimedGenerations slots = ClaimedArgument(info, 7, "generations.slots", "generations.slotGenerations");
+  const uint64_t id = endpoint.Begin(peer, std::move(program), std::move(blocks), std::move(slots));
+  return Napi::Number::New(info.Env(), static_cast<double>(id));
+}
+
+Napi::Value HostPoll(const Napi::CallbackInfo& info) {
+  const Transfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
+  return Napi::Number::New(info.Env(), static_cast<int>(transfer.status()));
+}
+
+Napi::Value HostBytes(const Napi::CallbackInfo& info) {
+  const Transfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
+  return Napi::Number::New(info.Env(), static_cast<double>(transfer.bytes_done()));
+}
+
+Napi::Value HostError(const Napi::CallbackInfo& info) {
+  const Transfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
+  if (transfer.status() != TransferStatus::kFailed) return info.Env().Null();
+  return ErrorValue(info.Env(), transfer.error_code(), transfer.error_message());
+}
+
+Napi::Value HostCancel(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Cancel(IdArgument(info, 1, "transfer"));
+  return info.Env().Undefined();
+}
+
+Napi::Value HostTake(const Napi::CallbackInfo& info) {
+  const std::vector<uint64_t> ids = EndpointArgument(info).TakeEnded();
+  Napi::Float64Array taken = Napi::Float64Array::New(info.Env(), ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) taken[i] = static_cast<double>(ids[i]);
+  return taken;
+}
+
+Napi::Value HostForget(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Forget(IdArgument(info, 1, "transfer"));
+  return info.Env().Undefined();
+}
+
+Napi::Value HostClose(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).BeginClose();
+  return info.Env().Undefined();
+}
+
+// Whether all threads of a closing transport have left; joins them then, which does not wait.
+Napi::Value HostQuiet(const Napi::CallbackInfo& info) {
+  HostEndpoint& endpoint = EndpointArgument(info);
+  const bool quiet = endpoint.quiet();
+  if (quiet) endpoint.Close();
+  return Napi::Boolean::New(info.Env(), quiet);
+}
+
+// Live native objects of the process, for the tests of leaks.
+Napi::Value DebugCounters(const Napi::CallbackInfo& info) {
+  Napi::Object counters = Napi::Object::New(info.Env());
+  counters.Set("regions", Napi::Number::New(info.Env(), static_cast<double>(HostRegion::live())));
+  counters.Set("mappings", Napi::Number::New(info.Env(), static_cast<double>(HostMapping::live())));
+  counters.Set("threads", Napi::Number::New(info.Env(), static_cast<double>(ThreadPool::live())));
+  return counters;
+}
+
+}  // namespace
+
+void InitHost(Napi::Env env, Napi::Object exports) {
+  auto* environment = new HostEnvironment();
+  // Runs before handles are finalized; those close their transports too, and find them closed.
+  env.AddCleanupHook([environment] {
+    environment->TearDown();
+    delete environment;
+  });
+  Export<WakeListen>(env, exports, "wakeListen", environment);
+  Export<HostOpen>(env, exports, "hostOpen", environment);
+  Export<HostRegister>(env, exports, "hostRegister");
+  Export<HostListen>(env, exports, "hostListen");
+  Export<HostConnect>(env, exports, "hostConnect");
+  Export<HostPeerStatus>(env, exports, "hostPeerStatus");
+  Export<HostPeerError>(env, exports, "hostPeerError");
+  Export<HostDisconnect>(env, exports, "hostDisconnect");
+  Export<HostBegin>(env, exports, "hostBegin");
+  Export<HostPoll>(env, exports, "hostPoll");
+  Export<HostBytes>(env, exports, "hostBytes");
+  Export<HostError>(env, exports, "hostError");
+  Export<HostCancel>(env, exports, "hostCancel");
+  Export<HostTake>(env, exports, "hostTake");
+  Export<HostForget>(env, exports, "hostForget");
+  Export<HostClose>(env, exports, "hostClose");
+  Export<HostQuiet>(env, exports, "hostQuiet");
+  Export<DebugCounters>(env, exports, "debugCounters");
+}
+
+}  // namespace state_handoff
