@@ -161,7 +161,6 @@ void HostEndpoint::Close() {
   BeginClose();
   loop_.Stop();
   executor_.Stop();
-  peers_.clear();
 }
 
 }  // namespace state_handoff

@@ -52,3 +52,10 @@ export interface CopyProgram {
 }
 
 export const loopsMax = 5;
+
+/** Also for one made in another realm, as native code's are under some test runners. */
+export function isInt32Array(value: unknown): value is Int32Array {
+  return (
+    ArrayBuffer.isView(value) && (value as { [Symbol.toStringTag]?: unknown })[Symbol.toStringTag] === 'Int32Array'
+  );
+}

@@ -1,0 +1,20 @@
+/**
+ * One wake-up for all native transports of an environment. Native code only says "look at your rings"; who listens
+ * here looks at its own and calls nothing that it does not own.
+ */
+import { addon } from './addon.js';
+
+const listeners = new Set<() => void>();
+let listening = false;
+
+/** Calls `listener` whenever some ring of this environment may hold something. Returns what stops it. */
+export function onNativeWake(listener: () => void): () => void {
+  if (!listening) {
+    addon().wakeListen(() => {
+      for (const each of [...listeners]) each();
+    });
+    listening = true;
+  }
+  listeners.add(listener);
+  return () => void listeners.delete(listener);
+}
