@@ -4,6 +4,7 @@
 module.exports = {
   rootDir: __dirname,
   testEnvironment: 'node',
+  globalSetup: '<rootDir>/test/support/global-setup.ts',
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   transform: {
     '^.+\\.ts$': [

@@ -217,7 +217,7 @@ class LinkChannel : public HostChannel {
   const std::shared_ptr<PeerLink> link_;
   const HostGrant grant_;
   Clock::time_point deadline_;
-  Clock::time_point retry_ = Clock::time_point::min();
+  Clock::time_point retry_ = Clock::now();
   State state_ = State::kConnect;
   Fd socket_;
   std::vector<uint64_t> due_;

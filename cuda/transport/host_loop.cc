@@ -79,8 +79,10 @@ void HostLoop::Run() {
     }
     int wait_ms = -1;
     if (first != HostChannel::Clock::time_point::max()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - HostChannel::Clock::now());
-      wait_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+      const HostChannel::Clock::time_point started = HostChannel::Clock::now();
+      const auto left = first <= started ? std::chrono::milliseconds(0)
+                                         : std::chrono::ceil<std::chrono::milliseconds>(first - started);
+      wait_ms = static_cast<int>(std::min<int64_t>(left.count(), 60'000));
     }
     if (poll(polled.data(), polled.size(), wait_ms) < 0 && errno != EINTR) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the system is short of memory; it passes
