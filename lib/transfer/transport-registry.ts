@@ -1,0 +1,76 @@
+/**
+ * Which transport two ranks use: an ordered table, of which the first that both ends can use wins. When none can, the
+ * error says for each why not.
+ *
+ * Pure: it compares what both ends granted and builds nothing. The transports themselves are entries handed in;
+ * `transports/shipped.ts` has ours.
+ */
+import { argumentError, HandoffError } from '../errors.js';
+import type { Transport, TransportGrant } from './transport.js';
+
+export interface TransportEntry<Options = never> {
+  /** Unique in a table; the key of its grants. */
+  readonly name: string;
+  /** Builds a transport. @throws what the transport's constructor throws */
+  create(options: Options): Transport;
+  /**
+   * Null when ends with these two grants can use it with each other; else why not, in a few words. Must not throw,
+   * whatever a peer put into its grant.
+   */
+  whyNot(local: TransportGrant, peer: TransportGrant): string | null;
+}
+
+/** Preferred first. */
+export type TransportTable = readonly TransportEntry[];
+
+/** By transport name, what one end granted. A transport that it does not have is absent. */
+export type Grants = Readonly<Record<string, TransportGrant>>;
+
+/**
+ * The entries of `table` with these names, in this order.
+ *
+ * @throws `ARGUMENT_INVALID` for a name that the table does not have or that stands twice
+ */
+export function orderTransports(table: TransportTable, names: readonly string[]): TransportTable {
+  return names.map((name, index) => {
+    const entry = table.find((each) => each.name === name);
+    const known = table.map((each) => each.name).join(', ');
+    if (entry === undefined) throw argumentError(`order[${index}]`, `one of ${known}`, name);
+    if (names.indexOf(name) !== index) throw argumentError(`order[${index}]`, 'each name once', name);
+    return entry;
+  });
+}
+
+/**
+ * The first entry of `order` that both ends can use. Either end may ask; both come to the same answer from the same
+ * order.
+ *
+ * @throws `NO_TRANSPORT`, whose message and `details.reasons` give the reason for each entry
+ */
+export function selectTransport<Entry extends TransportEntry>(
+  order: readonly Entry[],
+  localGrants: Grants,
+  peerGrants: Grants,
+): Entry {
+  const reasons: Record<string, string> = {};
+  for (const entry of order) {
+    const reason = whyNot(entry, localGrants, peerGrants);
+    if (reason === null) return entry;
+    reasons[entry.name] = reason;
+  }
+  const tried = Object.entries(reasons).map(([name, reason]) => `${name} (${reason})`);
+  throw new HandoffError(
+    'NO_TRANSPORT',
+    `no transport that both ends can use: ${tried.length === 0 ? 'the order is empty' : tried.join(', ')}`,
+    { details: { reasons } },
+  );
+}
+
+function whyNot(entry: TransportEntry, localGrants: Grants, peerGrants: Grants): string | null {
+  const { name } = entry;
+  const hasLocal = Object.hasOwn(localGrants, name);
+  const hasPeer = Object.hasOwn(peerGrants, name);
+  if (!hasLocal) return hasPeer ? 'this end does not have it' : 'neither end has it';
+  if (!hasPeer) return 'the peer does not have it';
+  return entry.whyNot(localGrants[name] as TransportGrant, peerGrants[name] as TransportGrant);
+}
