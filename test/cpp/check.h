@@ -54,8 +54,7 @@ std::string CodeOf(Call&& call) {
 
 #define CHECK(condition) \
   if (!(condition)) ::state_handoff::test::Stop(__FILE__, __LINE__, "expected " #condition)
-#define CHECK_EQUAL(left, right) \
-  ::state_handoff::test::CheckEqual(__FILE__, __LINE__, #left " == " #right, left, right)
+#define CHECK_EQUAL(left, right) ::state_handoff::test::CheckEqual(__FILE__, __LINE__, #left " == " #right, left, right)
 #define TEST(name)                                                            \
   static void name();                                                         \
   static const ::state_handoff::test::Register register_##name(#name, &name); \

@@ -1,5 +1,5 @@
-// Promises: what is copied is what a plain loop copies; an ended transfer touches nothing; a cancel is obeyed within one
-// quantum of every thread; stopping with transfers under way ends each of them once.
+// Promises: what is copied is what a plain loop copies; an ended transfer touches nothing; a cancel is obeyed within
+// one quantum of every thread; stopping with transfers under way ends each of them once.
 #include <cstring>
 #include <thread>
 
@@ -33,7 +33,8 @@ TEST(ExecutorCopiesWhatAPlainLoopCopies) {
     std::memcpy(expected.data(), data, kBytes);
     const int64_t block = int64_t{1} << Between(random, 9, 20);
     const int64_t slice = Between(random, 0, 1) == 0 ? 0 : block >> Between(random, 1, 9);
-    CopyProgram program = BlockProgram(random, static_cast<int32_t>(static_cast<int64_t>(kBytes) / block), block, slice);
+    CopyProgram program =
+        BlockProgram(random, static_cast<int32_t>(static_cast<int64_t>(kBytes) / block), block, slice);
     CopyPlainly(program, source->memory()->data(), expected.data());
     const int64_t bytes = ProgramBytes(program);
     auto transfer = std::make_shared<Transfer>(id, std::move(program), TargetOf(target), ClaimedGenerations{},

@@ -29,8 +29,7 @@ inline std::vector<int32_t> Shuffled(Random& random, int32_t count) {
 // Blocks of `block` bytes, the rows of one table; all of each block, or every second slice of `slice` bytes of it.
 inline CopyProgram BlockProgram(Random& random, int32_t blocks, int64_t block, int64_t slice) {
   CopyProgram program;
-  program.tables.push_back(
-      Table{Shuffled(random, blocks), Shuffled(random, blocks), {}, {}, block, block, 0, 0});
+  program.tables.push_back(Table{Shuffled(random, blocks), Shuffled(random, blocks), {}, {}, block, block, 0, 0});
   Rectangle rectangle{0, 0, 0, 0, blocks, 0, 0, slice == 0 ? block : slice, 0, {}};
   if (slice != 0) {
     rectangle.loop_count = 1;
