@@ -57,6 +57,7 @@ void HostLoop::Stop() {
   thread_.Join();
   channels_.clear();
   tasks_.clear();
+  bell_ = Fd();  // nobody rings any more
 }
 
 void HostLoop::Run() {

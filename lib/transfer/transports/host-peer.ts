@@ -1,5 +1,5 @@
 /**
- * Links to exporters on this machine. A link is shared by all who connected to the same incarnation and ends with the
+ * Links to exporters on this machine. A link is shared by all who connected with the same grant and ends with the
  * last of them; each holds a peer of its own, which it may close on its own.
  */
 import { HandoffError } from '../../errors.js';
@@ -17,7 +17,6 @@ export class HostLink {
     private readonly host: NativeHost | null,
     /** The native peer; 0 for a link that was never opened. */
     readonly id: number,
-    private readonly regionCount: number,
     private failure: HandoffError | null,
   ) {}
 
@@ -34,16 +33,11 @@ export class HostLink {
         handshakeMs,
       ),
     );
-    return new HostLink(host, id, grant.regionBytes.length, null);
+    return new HostLink(host, id, null);
   }
 
   static failed(failure: HandoffError): HostLink {
-    return new HostLink(null, 0, 0, failure);
-  }
-
-  /** Whether this link serves a peer of that grant: it works, and has mapped as many regions. */
-  covers(grant: HostGrant): boolean {
-    return this.status() !== 'failed' && this.regionCount === grant.regionBytes.length;
+    return new HostLink(null, 0, failure);
   }
 
   status(): PeerStatus {

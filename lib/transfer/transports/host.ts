@@ -50,14 +50,15 @@ const noGenerations = new BigUint64Array(0);
 export class HostTransport implements Transport {
   readonly name = 'host';
   readonly capabilities: TransportCapabilities;
-  onWake: (() => void) | null = null;
-
   private readonly host: NativeHost;
   private readonly options: Required<Pick<HostTransportOptions, 'handshakeMs'>> & HostTransportOptions;
   private readonly regions: Region[] = [];
   private readonly links = new Map<string, HostLink>();
   private readonly transfers = new Map<number, HostTransfer>();
   private readonly stopListening: () => void;
+  private wakeListener: (() => void) | null = null;
+  /** A wake-up came while nobody listened; there is no other before the rings are looked at. */
+  private wakeMissed = false;
   private settled: TransferHandle[] = [];
   private listener: Pick<HostGrant, 'address' | 'token' | 'machine'> | null = null;
   private closing: Promise<void> | null = null;
@@ -78,7 +79,16 @@ export class HostTransport implements Transport {
     this.host = native(() =>
       addon().hostOpen(blockGenerations?.native ?? null, slotGenerations?.native ?? null, threads, transfersMax),
     );
-    this.stopListening = onNativeWake(() => this.onWake?.());
+    this.stopListening = onNativeWake(() => this.wake());
+  }
+
+  get onWake(): (() => void) | null {
+    return this.wakeListener;
+  }
+
+  set onWake(listener: (() => void) | null) {
+    this.wakeListener = listener;
+    if (listener !== null && this.wakeMissed) queueMicrotask(() => this.wake());
   }
 
   register(region: Region): number {
@@ -119,9 +129,9 @@ export class HostTransport implements Transport {
     } catch (error) {
       return new HostPeer(this, HostLink.failed(fromNative(error)));
     }
-    const key = Buffer.from(decoded.token).toString('hex');
+    const key = JSON.stringify(encodeHostGrant(decoded));
     let link = this.links.get(key);
-    if (link === undefined || !link.covers(decoded)) {
+    if (link === undefined || link.status() === 'failed') {
       link = HostLink.open(this.host, decoded, this.options.handshakeMs);
       this.links.set(key, link);
     }
@@ -210,9 +220,14 @@ export class HostTransport implements Transport {
     }
   }
 
+  private wake(): void {
+    this.wakeMissed = this.wakeListener === null;
+    this.wakeListener?.();
+  }
+
   private settle(transfer: SettledTransfer): SettledTransfer {
     this.settled.push(transfer);
-    if (this.settled.length === 1) queueMicrotask(() => this.onWake?.());
+    if (this.settled.length === 1) queueMicrotask(() => this.wake());
     return transfer;
   }
 
