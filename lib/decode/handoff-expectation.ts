@@ -1,0 +1,88 @@
+/**
+ * Whether a handoff is the one this engine was asked to take over: same prompt, same model family, same weights. Asked
+ * before the request is queued (spec 6.3).
+ */
+import { argumentError } from '../errors.js';
+import type { ParsedKvMeta } from './handoff-parser.js';
+
+export interface HandoffExpectation {
+  /** Tokens of the prompt that came with the request. */
+  readonly promptTokens: number;
+  /** Tokens per block of this engine. */
+  readonly blockSize: number;
+  /** `1 + numSpeculativeTokens`. */
+  readonly resumeTokens: number;
+  /** Whether this engine's model has SSM state. */
+  readonly isHybrid: boolean;
+  /** Whether the request asks for log-probabilities. */
+  readonly wantsLogProbs: boolean;
+  /** Epoch of this engine's weights. */
+  readonly epoch: number;
+}
+
+/**
+ * Decode.
+ *
+ * @throws `INCOMPATIBLE` (block size), `BLOCK_COUNT_MISMATCH`, `RESUME_TOKENS_INVALID`, `SSM_METADATA_INVALID`,
+ *   `EPOCH_MISMATCH`
+ */
+export function checkExpectation(parsed: ParsedKvMeta, expected: HandoffExpectation): void {
+  const { tokensPerBlock } = parsed.ranks[0]!;
+  if (tokensPerBlock !== expected.blockSize) {
+    throw argumentError(
+      'kvMeta.tokens_per_block',
+      `${expected.blockSize}, this engine's block size`,
+      tokensPerBlock,
+      'INCOMPATIBLE',
+    );
+  }
+  if (parsed.promptTokens !== null && parsed.promptTokens !== expected.promptTokens) {
+    throw argumentError(
+      'kvMeta.handoff.prompt_tokens',
+      `${expected.promptTokens}, the length of the prompt`,
+      parsed.promptTokens,
+      'BLOCK_COUNT_MISMATCH',
+    );
+  }
+  const blocks = Math.ceil(expected.promptTokens / expected.blockSize);
+  if (parsed.blockCount !== blocks) {
+    throw argumentError(
+      'sourceBlockIds',
+      `${blocks} blocks for ${expected.promptTokens} tokens`,
+      parsed.blockCount,
+      'BLOCK_COUNT_MISMATCH',
+    );
+  }
+  if (parsed.resumeTokens.length !== expected.resumeTokens) {
+    throw argumentError(
+      'kvMeta.resume_tokens',
+      `${expected.resumeTokens} tokens (one sampled, the rest proposals)`,
+      parsed.resumeTokens,
+      'RESUME_TOKENS_INVALID',
+    );
+  }
+  if (expected.wantsLogProbs && parsed.resumeLogProbs === null) {
+    throw argumentError(
+      'kvMeta.resume_log_probs',
+      'the log-probability of the sampled token',
+      null,
+      'RESUME_TOKENS_INVALID',
+    );
+  }
+  if ((parsed.slot !== null) !== expected.isHybrid) {
+    throw argumentError(
+      'kvMeta.ssm',
+      expected.isHybrid ? 'SSM state, this model has some' : 'none, this model has no SSM state',
+      parsed.slot === null ? undefined : parsed.slot,
+      'SSM_METADATA_INVALID',
+    );
+  }
+  if (parsed.handoff !== null && parsed.handoff.epoch !== expected.epoch) {
+    throw argumentError(
+      'kvMeta.handoff.epoch',
+      `${expected.epoch}, the epoch of this engine's weights`,
+      parsed.handoff.epoch,
+      'EPOCH_MISMATCH',
+    );
+  }
+}
