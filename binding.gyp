@@ -8,6 +8,17 @@
         'cuda/core/generations.cc',
         # memory
         'cuda/binding/memory.cc',
+        'cuda/binding/memory_arguments.cc',
+        'cuda/binding/block_hash_binding.cc',
+        'cuda/binding/block_pool_object.cc',
+        'cuda/binding/generations_object.cc',
+        'cuda/binding/ssm_slot_pool_object.cc',
+        'cuda/core/block_eviction.cc',
+        'cuda/core/block_hash.cc',
+        'cuda/core/block_pool.cc',
+        'cuda/core/block_pool_audit.cc',
+        'cuda/core/leaf_order.cc',
+        'cuda/core/ssm_slot_pool.cc',
         # transfer
         'cuda/binding/transfer.cc',
         'cuda/binding/host_binding.cc',

@@ -31,7 +31,7 @@ export const errorCodes = {
   DUPLICATE_REQUEST: { retryable: false, phase: 'decode' },
   UNKNOWN_REQUEST: { retryable: false, phase: 'decode' },
   PROMPT_ON_DECODE: { retryable: false, phase: 'decode' },
-  PREFIX_CACHING_REQUIRED: { retryable: false, phase: 'setup' },
+  PREFIX_CACHING_REQUIRED: { retryable: false, phase: 'setup', native: true },
   SSM_CACHE_ON_DECODE: { retryable: false, phase: 'setup' },
   // Tickets and what peers say.
   TICKET_INVALID: { retryable: false, phase: 'decode' },
@@ -149,7 +149,8 @@ export function argumentError(
 
 /** A short, bounded rendering of any value for an error message. */
 export function describeValue(value: unknown): string {
-  if (typeof value === 'string') return value.length > 64 ? `${JSON.stringify(value.slice(0, 64))}…` : JSON.stringify(value);
+  if (typeof value === 'string')
+    return value.length > 64 ? `${JSON.stringify(value.slice(0, 64))}…` : JSON.stringify(value);
   if (typeof value === 'bigint') return `${value}n`;
   if (typeof value === 'function') return 'a function';
   if (Array.isArray(value)) return `an array of ${value.length}`;

@@ -14,6 +14,7 @@
   X(PROGRAM_OUT_OF_RANGE)            \
   X(PROGRAM_OVERLAP)                 \
   X(PROGRAM_INCOMPLETE)              \
+  X(PREFIX_CACHING_REQUIRED)         \
   X(BLOCK_OVER_RELEASED)             \
   X(BLOCK_HASH_CONFLICT)             \
   X(BLOCK_GRAPH_CYCLE)               \
