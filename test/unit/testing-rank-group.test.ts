@@ -8,10 +8,11 @@ const add = (attemptId: number): LogRecord => ({
   kind: 'add',
   attemptId,
   requestId: `r${attemptId}`,
-  prompt: [1, 2, 3],
+  prompt: Int32Array.of(1, 2, 3),
   samplingParams: { stop_words: ['end'] },
   kvMeta: { resume_tokens: [7] },
   sourceBlockIds: [4],
+  blockHashes: BigInt64Array.of(5n),
 });
 
 test('gathers every value by rank, and gives each rank a copy of its own', async () => {

@@ -1,0 +1,40 @@
+/**
+ * `state-handoff/testing`: what this library is tested with, for tests of engines and control planes built on it.
+ *
+ * A simulated world needs no addon, no process and no waiting: transports in plain JavaScript whose every fault is
+ * scripted, a clock that moves when told, allocators in the open, and checks of the library's invariants.
+ */
+export {
+  InProcessRankGroup,
+  type InProcessRankGroupOptions,
+  type MessageKind,
+} from '../control/in-process-rank-group.js';
+export { PlainRegion } from '../memory/plain-region.js';
+export { expandMoves, joinMoves, movedBytes, type Moves } from './copy-moves.js';
+export {
+  ModelBlockPool,
+  type EvictionPolicy,
+  type ModelBlockPoolOptions,
+  type ModelBlockPoolState,
+  type ModelPoolObserver,
+} from './model-block-pool.js';
+export { ModelSlotPool, type ModelSlotPoolOptions, type ModelSlotPoolState } from './model-slot-pool.js';
+export { Recorder, type RecordedEmitter, type RecordedEvent } from './recorder.js';
+export { ScriptedNetwork, type TransferMatch } from './scripted-network.js';
+export { ScriptedHandle, ScriptedTransfer, type TransferSide } from './scripted-transfer.js';
+export { ScriptedTransport, type ScriptedTransportOptions } from './scripted-transport.js';
+export { SeededRandom } from './seeded-random.js';
+export { SimulatedClock, type SimulatedTimer } from './simulated-clock.js';
+export {
+  faults,
+  seededScript,
+  smoothConnect,
+  smoothTransfer,
+  type ConnectPlan,
+  type FaultRates,
+  type NetworkScript,
+  type PeerDeathPlan,
+  type QuietProof,
+  type TransferFault,
+  type TransferPlan,
+} from './transfer-script.js';
