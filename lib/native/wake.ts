@@ -11,7 +11,8 @@ let listening = false;
 export function onNativeWake(listener: () => void): () => void {
   if (!listening) {
     addon().wakeListen(() => {
-      for (const each of [...listeners]) each();
+      // Not in here: what a listener throws must end up where every uncaught error does, and hold up nobody else.
+      for (const each of listeners) queueMicrotask(each);
     });
     listening = true;
   }
