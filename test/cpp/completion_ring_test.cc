@@ -32,7 +32,7 @@ TEST(RingRefusesBeyondItsPlacesAndFreesThemWhenTaken) {
 
 TEST(RingLosesNoWakeUpUnderManyProducers) {
   constexpr uint64_t kProducers = 4;
-  constexpr uint64_t kEach = 20'000;
+  constexpr uint64_t kEach = 5'000;
   std::mutex mutex;
   std::condition_variable changed;
   bool woken = false;
