@@ -38,6 +38,7 @@
         'cuda/transport/host_link.cc',
         'cuda/transport/host_loop.cc',
         'cuda/transport/host_mapping.cc',
+        'cuda/transport/host_plain_copy.cc',
         'cuda/transport/host_wire.cc',
       ],
       'include_dirs': ['cuda'],

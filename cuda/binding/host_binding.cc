@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "../transport/host_endpoint.h"
+#include "../transport/host_plain_copy.h"
 #include "transfer_objects.h"
 
 namespace state_handoff {
@@ -240,6 +241,31 @@ Napi::Value DebugCounters(const Napi::CallbackInfo& info) {
   return counters;
 }
 
+// For the benchmark: copies source offset, target offset and length triples from a peer's region 0 to `region`.
+Napi::Value DebugCopyFragments(const Napi::CallbackInfo& info) {
+  const std::shared_ptr<PeerMemory> memory = EndpointArgument(info).Link(IdArgument(info, 1, "peer")).memory();
+  if (memory == nullptr) ThrowArgument("peer", "a peer that is ready");
+  const RegionUse target(HandleArgument<RegionHandle>(info, 2, "region").region, "region");
+  const Elements<double> triples = DoublesArgument(info, 3, "fragments");
+  const auto threads = static_cast<size_t>(WholeArgument(info, 4, "threads", 1, 64));
+  const HostMapping& source = *memory->regions[0];
+  const auto inside = [](double offset, double bytes, size_t size) {
+    return offset >= 0 && bytes >= 1 && offset + bytes <= static_cast<double>(size);
+  };
+  std::vector<PlainFragment> fragments;
+  fragments.reserve(triples.count / 3);
+  for (size_t i = 0; i + 2 < triples.count; i += 3) {
+    const double bytes = triples.data[i + 2];
+    if (!inside(triples.data[i], bytes, source.bytes()) || !inside(triples.data[i + 1], bytes, target.bytes())) {
+      ThrowArgument("fragments", "bytes inside both regions");
+    }
+    fragments.push_back(PlainFragment{source.data() + static_cast<uint64_t>(triples.data[i]),
+                                      target.data() + static_cast<uint64_t>(triples.data[i + 1]),
+                                      static_cast<uint64_t>(bytes)});
+  }
+  return Napi::Number::New(info.Env(), static_cast<double>(CopyPlainFragments(fragments, threads)));
+}
+
 }  // namespace
 
 void InitHost(Napi::Env env, Napi::Object exports) {
@@ -267,6 +293,7 @@ void InitHost(Napi::Env env, Napi::Object exports) {
   Export<HostClose>(env, exports, "hostClose");
   Export<HostQuiet>(env, exports, "hostQuiet");
   Export<DebugCounters>(env, exports, "debugCounters");
+  Export<DebugCopyFragments>(env, exports, "debugCopyFragments");
 }
 
 }  // namespace state_handoff

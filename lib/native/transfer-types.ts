@@ -94,4 +94,12 @@ export interface TransferAddon {
   /** Whether a closing transport's threads have left. */
   hostQuiet(host: NativeHost): boolean;
   debugCounters(): NativeCounters;
+  /** For benchmarks: a plain, blocking copy of (source offset, target offset, length) triples; nanoseconds. */
+  debugCopyFragments(
+    host: NativeHost,
+    peer: number,
+    region: NativeRegion,
+    fragments: Float64Array,
+    threads: number,
+  ): number;
 }

@@ -44,6 +44,7 @@ const signatures: { readonly [Name in keyof TransferAddon]: readonly Kind[] } = 
   hostClose: ['host'],
   hostQuiet: ['host'],
   debugCounters: [],
+  debugCopyFragments: ['host', 'id', 'region', 'doubles', 'count'],
 };
 
 const region: NativeRegion = addon().regionAllocate(4096, 'arguments');
