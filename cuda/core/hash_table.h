@@ -1,4 +1,5 @@
-// From block hash to block id: open addressing with linear probing, at most half full, no allocation after the start.
+// From block hash to block id: open addressing with linear probing, at most a third full, no allocation after the
+// start.
 //
 // A slot holds 32 mixed bits of the hash and the id, eight bytes; the full hash stands in the block's own record, which
 // the caller lends through `hash_of`. Deletion shifts the run back, so there are no tombstones and speed does not
@@ -16,7 +17,7 @@ class HashTable {
  public:
   // Room for `count` blocks.
   explicit HashTable(size_t count)
-      : slots_(std::bit_ceil(count < 8 ? size_t{16} : count * 2)),
+      : slots_(std::bit_ceil(count < 8 ? size_t{16} : count * 3)),
         mask_(slots_.count() - 1),
         shift_(32 - std::countr_zero(slots_.count())) {}
 

@@ -97,6 +97,9 @@ int32_t LeafOrder::PeekId(size_t distance) const {
 
 // The last entry whose lower bound is not above `leaf`, else the first. The directory is not empty.
 size_t LeafOrder::EntryFor(Leaf leaf) const {
+  // Nearly all come to the ends: parents of what was just evicted, and blocks just let go of.
+  if (first_ + 1 == last_ || leaf < directory_[first_ + 1].lower()) return first_;
+  if (!(leaf < directory_[last_ - 1].lower())) return last_ - 1;
   const Entry* begin = directory_.data() + first_;
   const Entry* end = directory_.data() + last_;
   const Entry* after = std::upper_bound(begin, end, leaf, [](Leaf a, const Entry& b) { return a < b.lower(); });
