@@ -7,6 +7,7 @@
 
 #include "../transport/host_endpoint.h"
 #include "../transport/host_plain_copy.h"
+#include "memory_objects.h"
 #include "transfer_objects.h"
 
 namespace state_handoff {
@@ -105,8 +106,8 @@ Napi::Value WakeListen(const Napi::CallbackInfo& info) {
 
 Napi::Value HostOpen(const Napi::CallbackInfo& info) {
   HostEndpoint::Options options;
-  if (!info[0].IsNull()) ThrowArgument("blockGenerations", "null");
-  if (!info[1].IsNull()) ThrowArgument("slotGenerations", "null");
+  options.blocks = GenerationsObject::TableOf(info[0], "blockGenerations");
+  options.slots = GenerationsObject::TableOf(info[1], "slotGenerations");
   options.threads = static_cast<size_t>(WholeArgument(info, 2, "threads", 1, 64));
   options.transfers_max = static_cast<size_t>(WholeArgument(info, 3, "transfersMax", 1, 1 << 20));
   HostEnvironment& environment = EnvironmentOf(info);

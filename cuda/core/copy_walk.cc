@@ -5,33 +5,6 @@
 
 namespace state_handoff {
 
-namespace {
-
-// Copies pieces and fills page tables ahead of them, at the price of one comparison while it stays inside a part.
-class PieceCopier {
- public:
-  PieceCopier(const CopySource& source, const CopyTarget& target) : source_(source), target_(target) {}
-
-  void operator()(int64_t source, int64_t target, int64_t bytes) {
-    if (source_.pages != nullptr) {
-      const auto first = static_cast<size_t>(source) >> PagePrefault::kPartShift;
-      const auto last = static_cast<size_t>(source + bytes - 1) >> PagePrefault::kPartShift;
-      if (first != filled_ || last != filled_) {
-        source_.pages->Fill(first, last);
-        filled_ = last;
-      }
-    }
-    std::memcpy(target_.data + target, source_.data + source, static_cast<size_t>(bytes));
-  }
-
- private:
-  const CopySource& source_;
-  const CopyTarget& target_;
-  size_t filled_ = SIZE_MAX;
-};
-
-}  // namespace
-
 CopyWalk::CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const CopySource& source,
                    const CopyTarget& target)
     : source_(source),
@@ -107,7 +80,9 @@ void CopyWalk::Copy(int64_t begin, int64_t end) const {
     digits[static_cast<size_t>(i)] = index % count;
     index /= count;
   }
-  PieceCopier copy(source_, target_);
+  const auto copy = [this](int64_t source, int64_t target, int64_t bytes) {
+    std::memcpy(target_.data + target, source_.data + source, static_cast<size_t>(bytes));
+  };
   const int inner = axis_count_ - 1;
   for (int64_t left = end - begin; left > 0;) {
     Place place = At(digits);

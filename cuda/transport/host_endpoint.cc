@@ -16,7 +16,7 @@ TransferSource SourceOf(const std::shared_ptr<PeerMemory>& memory) {
   TransferSource source;
   source.regions.reserve(memory->regions.size());
   for (const std::shared_ptr<HostMapping>& region : memory->regions) {
-    source.regions.push_back(CopySource{region->data(), region->bytes(), region->pages()});
+    source.regions.push_back(CopySource{region->data(), region->bytes()});
   }
   source.blocks = TableOf(memory->block_generations);
   source.slots = TableOf(memory->slot_generations);

@@ -48,7 +48,7 @@ std::shared_ptr<HostMapping> HostMapping::Map(const Fd& fd, uint64_t bytes) {
   return std::shared_ptr<HostMapping>(new HostMapping(static_cast<const uint8_t*>(data), bytes));
 }
 
-HostMapping::HostMapping(const uint8_t* data, size_t bytes) : data_(data), bytes_(bytes), pages_(data, bytes) {
+HostMapping::HostMapping(const uint8_t* data, size_t bytes) : data_(data), bytes_(bytes) {
   live_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "../core/page_prefault.h"
 #include "host_wire.h"
 
 namespace state_handoff {
@@ -26,7 +25,6 @@ class HostMapping {
 
   const uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  PagePrefault* pages() { return &pages_; }
 
   static int64_t live() { return live_.load(std::memory_order_relaxed); }
 
@@ -35,7 +33,6 @@ class HostMapping {
 
   const uint8_t* data_;
   size_t bytes_;
-  PagePrefault pages_;
   static std::atomic<int64_t> live_;
 };
 

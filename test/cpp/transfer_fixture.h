@@ -99,7 +99,7 @@ inline TransferTarget TargetOf(const std::shared_ptr<HostRegion>& region) {
 inline TransferSource SourceOf(const std::shared_ptr<HostRegion>& region) {
   const std::shared_ptr<SealedMemory> memory = region->memory();
   TransferSource source;
-  source.regions.push_back(CopySource{memory->data(), memory->bytes(), nullptr});
+  source.regions.push_back(CopySource{memory->data(), memory->bytes()});
   source.keep = memory;
   return source;
 }
