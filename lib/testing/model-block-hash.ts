@@ -13,7 +13,11 @@ const hashModulus = 2n ** 63n - 1n;
  * @param salt - null: none; an empty string is a salt
  * @throws `ARGUMENT_INVALID` when `blockSize` is no positive integer
  */
-export function modelBlockHashes(tokens: Int32Array, blockSize: number, salt: string | null = null): BigInt64Array {
+export function modelBlockHashes(
+  tokens: ArrayLike<number>,
+  blockSize: number,
+  salt: string | null = null,
+): BigInt64Array {
   if (!Number.isSafeInteger(blockSize) || blockSize < 1)
     throw argumentError('blockSize', 'a positive integer', blockSize);
   const count = Math.floor(tokens.length / blockSize);
@@ -25,8 +29,8 @@ export function modelBlockHashes(tokens: Int32Array, blockSize: number, salt: st
     parent.copy(message);
     for (let i = 0; i < blockSize; i++) {
       const token = tokens[block * blockSize + i]!;
-      message.writeInt32LE(token, 32 + 8 * i);
-      message.writeInt32LE(token < 0 ? -1 : 0, 36 + 8 * i);
+      message.writeInt32LE(token | 0, 32 + 8 * i);
+      message.writeInt32LE(Math.floor(token / 2 ** 32), 36 + 8 * i);
     }
     parent = createHash('sha256').update(message).digest();
     hashes[block] = (parent.readBigUInt64LE(0) % hashModulus) + 1n;
