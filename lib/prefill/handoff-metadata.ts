@@ -63,7 +63,8 @@ export function exportKvDescriptor(input: KvExport): WireObject {
     transports: input.transports,
   };
   for (const [key, value] of Object.entries(input.extra ?? {})) setOwn(descriptor, key, value);
-  return deepFreeze(descriptor);
+  // A copy: what transports granted stays theirs.
+  return deepFreeze(structuredClone(descriptor));
 }
 
 export interface SsmExport {
@@ -213,7 +214,7 @@ export function buildKvMeta(input: KvMetaInput): Record<string, WireValue> {
   if (rankDescriptors.length !== tpSize * ppSize) {
     throw argumentError('rankDescriptors', `${tpSize * ppSize} descriptors, one a rank`, rankDescriptors);
   }
-  const meta: Record<string, WireValue> = {};
+  const meta: Record<string, WireValue> = tpSize * ppSize === 1 ? { ...rankDescriptors[0] } : {};
   if (ppSize > 1) {
     meta['pp_metas'] = stages(rankDescriptors, tpSize).map((tpMetas) => ({
       tp_metas: tpMetas,
@@ -221,8 +222,6 @@ export function buildKvMeta(input: KvMetaInput): Record<string, WireValue> {
     }));
   } else if (tpSize > 1) {
     meta['tp_metas'] = [...rankDescriptors];
-  } else {
-    Object.assign(meta, rankDescriptors[0]);
   }
   meta['resume_tokens'] = [...input.resumeTokens];
   if (input.resumeLogProbs !== null) meta['resume_log_probs'] = [...input.resumeLogProbs];
