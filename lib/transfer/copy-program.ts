@@ -103,7 +103,10 @@ function describeRectangle(rectangle: Rectangle): string {
   const turns = loops.filter((loop) => loop.count > 1).map((loop) => grouped(loop.count));
   const pieces = `${turns.length === 0 ? '' : `${turns.join(' × ')} × `}${sizeInWords(rectangle.fragmentBytes)}`;
   const rows = tableCount === 1 ? `row ${tableFrom}` : `rows ${tableFrom} to ${tableFrom + tableCount - 1}`;
-  const blocks = table < 0 ? 'once' : `for each of ${counted(tableCount, 'block')} (${rows} of table ${table})`;
+  const blocks =
+    table < 0
+      ? 'once'
+      : `for ${tableCount === 1 ? '' : 'each of '}${counted(tableCount, 'block')} (${rows} of table ${table})`;
   return (
     `From region ${rectangle.sourceRegion} at ${grouped(rectangle.sourceOffset)} to region ${rectangle.targetRegion} ` +
     `at ${grouped(rectangle.targetOffset)}: ${pieces}, ${blocks}.`
