@@ -12,19 +12,52 @@ export {
 export { PlainRegion } from '../memory/plain-region.js';
 export { expandMoves, joinMoves, movedBytes, type Moves } from './copy-moves.js';
 export {
+  checkEqualRanks,
+  checkHashOwners,
+  checkInvariants,
+  checkOrder,
+  checkOwnership,
+  SettlementLedger,
+  type Holding,
+  type InvariantName,
+  type ObservedImport,
+  type ObservedRank,
+  type Violation,
+} from './invariants.js';
+export { modelBlockHashes } from './model-block-hash.js';
+export {
   ModelBlockPool,
   type EvictionPolicy,
   type ModelBlockPoolOptions,
   type ModelBlockPoolState,
   type ModelPoolObserver,
 } from './model-block-pool.js';
-export { ModelSlotPool, type ModelSlotPoolOptions, type ModelSlotPoolState } from './model-slot-pool.js';
+export {
+  ModelSlotPool,
+  type ModelSlotObserver,
+  type ModelSlotPoolOptions,
+  type ModelSlotPoolState,
+} from './model-slot-pool.js';
+export { OwnershipLedger, type WatchedRank } from './ownership-ledger.js';
 export { Recorder, type RecordedEmitter, type RecordedEvent } from './recorder.js';
 export { ScriptedNetwork, type TransferMatch } from './scripted-network.js';
 export { ScriptedHandle, ScriptedTransfer, type TransferSide } from './scripted-transfer.js';
 export { ScriptedTransport, type ScriptedTransportOptions } from './scripted-transport.js';
 export { SeededRandom } from './seeded-random.js';
 export { SimulatedClock, type SimulatedTimer } from './simulated-clock.js';
+export { TestBatch, tokenAt, type EngineEnd, type RunningRequest } from './test-batch.js';
+export { TestEngine, type PrefillRun, type TestEngineOptions } from './test-engine.js';
+export {
+  kvAxesDefault,
+  promptMarks,
+  rankPositions,
+  smallShape,
+  TestMemory,
+  wholeModel,
+  type KvAxisName,
+  type TestModelShape,
+  type TestRankPosition,
+} from './test-memory.js';
 export {
   faults,
   seededScript,

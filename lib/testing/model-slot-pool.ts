@@ -20,9 +20,16 @@ export interface ModelSlotPoolState {
   readonly generations: readonly number[];
 }
 
+/** What a slot pool tells its observers, after the change is complete. */
+export interface ModelSlotObserver {
+  allocated?(slot: number): void;
+  freed?(slot: number): void;
+}
+
 /** See the file's comment; {@link SlotAllocator} documents the interface. */
 export class ModelSlotPool implements SlotAllocator {
   readonly size: number;
+  readonly observers = new Set<ModelSlotObserver>();
   /** How often each slot got a new owner, from 1; read only. */
   readonly generations: Float64Array;
   readonly #freeStack: number[] = [];
@@ -58,6 +65,7 @@ export class ModelSlotPool implements SlotAllocator {
       this.#isFree[slot] = 0;
       this.generations[slot]!++;
     }
+    for (const observer of this.observers) for (const slot of slots) observer.allocated?.(slot);
     return slots;
   }
 
@@ -71,6 +79,7 @@ export class ModelSlotPool implements SlotAllocator {
       });
     }
     this.#push(slot);
+    for (const observer of this.observers) observer.freed?.(slot);
   }
 
   /** Binds an allocated slot to a request row. */
