@@ -171,17 +171,24 @@ export class ModelBlockPool implements BlockAllocator {
     this.#requireIds(ids);
     if (hashes.length !== ids.length) throw argumentError('hashes', `${ids.length} hashes`, hashes.length);
     if (parents.length !== ids.length) throw argumentError('parents', `${ids.length} hashes`, parents.length);
+    const names = new Map<number, bigint>();
+    const taken = new Set<bigint>();
     for (const [index, id] of ids.entries()) {
       const hash = hashes[index]!;
       if (hash < 1n) throw argumentError(`hashes[${index}]`, 'a hash of at least 1', hash);
       if (this.#isFree[id] === 1) throw argumentError(`ids[${index}]`, 'a referenced or cached block', id);
-      if (this.#hashes[id] !== unsetHash && this.#hashes[id] !== hash) {
+      const name = names.get(id) ?? this.#hashes[id]!;
+      if (name !== unsetHash && name !== hash) {
         throw new HandoffError(
           'BLOCK_HASH_CONFLICT',
-          `register failed because block ${id} is registered as ${this.#hashes[id]} and was given ${hash}`,
+          `register failed because block ${id} is registered as ${name} and was given ${hash}`,
           { details: { block: id } },
         );
       }
+      // A hash that another block holds names nothing, so it cannot conflict with a later one either.
+      if (name === hash || this.#byHash.has(hash) || taken.has(hash)) continue;
+      names.set(id, hash);
+      taken.add(hash);
     }
     const added: number[] = [];
     const newIds: number[] = [];
