@@ -1,7 +1,7 @@
 // Errors about arguments: what they say and how they are found.
 #include "memory_arguments.h"
 
-#include <cstdio>
+#include "../core/number_text.h"
 
 namespace state_handoff {
 
@@ -36,20 +36,6 @@ const char* TypedArrayName(napi_typedarray_type type) {
   }
 }
 
-std::string DescribeNumber(double number) {
-  if (std::isnan(number)) return "NaN";
-  if (std::isinf(number)) return number < 0 ? "-Infinity" : "Infinity";
-  char text[40];
-  std::snprintf(text, sizeof(text), "%.17g", number);
-  // The shortest form that reads back as the same number.
-  for (int digits = 1; digits < 17; ++digits) {
-    char shorter[40];
-    std::snprintf(shorter, sizeof(shorter), "%.*g", digits, number);
-    if (std::strtod(shorter, nullptr) == number) return shorter;
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string DescribeArgument(const Napi::Value& value) {
@@ -61,7 +47,7 @@ std::string DescribeArgument(const Napi::Value& value) {
     case napi_boolean:
       return value.As<Napi::Boolean>().Value() ? "true" : "false";
     case napi_number:
-      return DescribeNumber(value.As<Napi::Number>().DoubleValue());
+      return NumberText(value.As<Napi::Number>().DoubleValue());
     case napi_string:
       return "a string";
     case napi_symbol:

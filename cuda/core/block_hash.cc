@@ -4,12 +4,11 @@
 #include <dlfcn.h>
 
 #include <bit>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "error_codes.h"
+#include "number_text.h"
 
 namespace state_handoff {
 
@@ -64,11 +63,8 @@ void Widen(const double* tokens, size_t count, int64_t* out, size_t first_index)
   if (sound) return;
   for (size_t i = 0; i < count; ++i) {
     if (static_cast<double>(out[i]) == tokens[i]) continue;
-    char got[40];
-    std::snprintf(got, sizeof(got), "%.17g", tokens[i]);
     throw NativeError(ErrorCode::kARGUMENT_INVALID, "tokens[" + std::to_string(first_index + i) +
-                                                        "]: expected a safe integer, got " +
-                                                        (std::isnan(tokens[i]) ? "NaN" : std::string(got)));
+                                                        "]: expected a safe integer, got " + NumberText(tokens[i]));
   }
 }
 
