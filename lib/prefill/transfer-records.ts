@@ -34,6 +34,7 @@ export function transferPeerRecords(
   path = 'kvMeta',
 ): TransferRecord[] {
   const records: TransferRecord[] = [];
+  const blocks = blockIdList(sourceBlockIds, 'sourceBlockIds', limits);
   if (isRecord(meta) && Object.hasOwn(meta, 'pp_metas')) {
     const stages = meta['pp_metas'];
     if (!Array.isArray(stages)) throw argumentError(`${path}.pp_metas`, 'a list of stages', stages, 'TICKET_INVALID');
@@ -52,7 +53,6 @@ export function transferPeerRecords(
     }
     return records;
   }
-  const blocks = blockIdList(sourceBlockIds, 'sourceBlockIds', limits);
   if (isRecord(meta) && Object.hasOwn(meta, 'tp_metas')) {
     appendLeaves(records, meta['tp_metas'], blocks, `${path}.tp_metas`, limits);
   } else {

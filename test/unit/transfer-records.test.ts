@@ -67,6 +67,9 @@ describe('transferPeerRecords', () => {
   it('refuses source ids that are none', () => {
     for (const ids of [null, 'x', { length: 1 }, [null]]) {
       expect(() => transferPeerRecords({}, ids)).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
+      expect(() => transferPeerRecords({ pp_metas: [] }, ids)).toThrow(
+        expect.objectContaining({ code: 'TICKET_INVALID' }),
+      );
     }
   });
 
