@@ -12,7 +12,7 @@ import type { BufferGeometry } from '../memory/axes-geometry.js';
 import type { KvLayout } from '../memory/kv-layout.js';
 import type { Region } from '../memory/region.js';
 import { handoffVersion } from '../ticket.js';
-import { replicatedLayoutKey } from '../transfer/rank-descriptor.js';
+import { replicatedLayoutKey } from '../transfer/described-layout.js';
 import type { TransportGrant } from '../transfer/transport.js';
 import { referenceSlices, type BufferPlace } from './reference-slices.js';
 

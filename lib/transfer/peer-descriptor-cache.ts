@@ -89,18 +89,20 @@ export class PeerDescriptorCache {
         recurrent: recurrent === null ? null : all(recurrent),
       };
     } catch (error) {
-      if (error === notPlain) return null;
+      if (error instanceof NotRememberedError) return null;
       throw error;
     }
   }
 }
 
-const notPlain = Symbol('not plain data of bounded size');
+/** Not plain data of bounded size. */
+class NotRememberedError extends Error {}
+
 const noKeys: ReadonlySet<string> = new Set();
 
 function copyOf(value: unknown, budget: { values: number }, depth: number, skip: ReadonlySet<string>): unknown {
   budget.values -= 1 + (typeof value === 'string' ? value.length >> 3 : 0);
-  if (budget.values < 0 || depth > depthMax) throw notPlain;
+  if (budget.values < 0 || depth > depthMax) throw new NotRememberedError();
   if (Array.isArray(value)) return value.map((entry) => copyOf(entry, budget, depth + 1, noKeys));
   if (isRecord(value)) {
     const copy: Record<string, unknown> = {};
@@ -110,7 +112,7 @@ function copyOf(value: unknown, budget: { values: number }, depth: number, skip:
     return copy;
   }
   if (value === null || ['string', 'number', 'boolean', 'bigint', 'undefined'].includes(typeof value)) return value;
-  throw notPlain;
+  throw new NotRememberedError();
 }
 
 function isSame(description: Description, { kv, conv, recurrent }: PeerRecords): boolean {

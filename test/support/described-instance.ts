@@ -196,3 +196,24 @@ export function sampleKvMeta(shape: Shape, changes: Partial<KvMetaInput> = {}): 
     ...changes,
   });
 }
+
+/** Metadata that a test changes at places that no type knows. */
+// eslint-disable-next-line @typescript-eslint/no-explicit-any -- see above
+export type Meta = Record<string, any>;
+
+export const sampleBlocks = [5, 9, 2];
+export const hybridShape: Shape = { ...smallShape, isHybrid: true };
+
+/** As if it had come over the wire: no two parts share an object. */
+function copy(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(copy);
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, copy(inner)]));
+}
+
+/** A deep, mutable copy of a valid meta, changed. */
+export function changedKvMeta(shape: Shape, change: (meta: Meta) => void): Meta {
+  const meta = copy(sampleKvMeta(shape)) as Meta;
+  change(meta);
+  return meta;
+}

@@ -35,6 +35,7 @@ const decode: InstanceCard = {
 };
 const { ssm } = decode;
 
+// eslint-disable-next-line @typescript-eslint/no-explicit-any -- tests change it at places that no type knows
 type Card = Record<string, any>;
 function withField(card: InstanceCard, path: string, value: unknown): InstanceCard {
   const copy = structuredClone(card) as Card;

@@ -1,0 +1,67 @@
+/** Whether a handoff is the one that was asked for: each difference by its code. */
+import { checkExpectation } from '../../lib/decode/handoff-expectation.js';
+import { parseKvMeta } from '../../lib/decode/handoff-parser.js';
+import { hybridShape, sampleBlocks, sampleKvMeta, smallShape } from '../support/described-instance.js';
+
+describe('checkExpectation', () => {
+  const expected = {
+    promptTokens: 40,
+    blockSize: 16,
+    resumeTokens: 2,
+    isHybrid: false,
+    wantsLogProbs: false,
+    epoch: 3,
+  };
+  const parsed = parseKvMeta(sampleKvMeta(smallShape), sampleBlocks);
+
+  it('lets the handoff through that was asked for', () => {
+    expect(() => checkExpectation(parsed, expected)).not.toThrow();
+    const withState = parseKvMeta(sampleKvMeta(hybridShape, { resumeLogProbs: [-1] }), sampleBlocks);
+    expect(() => checkExpectation(withState, { ...expected, isHybrid: true, wantsLogProbs: true })).not.toThrow();
+    const anonymous = parseKvMeta(sampleKvMeta(smallShape, { handoff: null }), sampleBlocks);
+    expect(() => checkExpectation(anonymous, { ...expected, promptTokens: 48, epoch: 9 })).not.toThrow();
+  });
+
+  it.each([
+    [
+      { promptTokens: 41 },
+      'BLOCK_COUNT_MISMATCH',
+      'kvMeta.handoff.prompt_tokens: expected 41, the length of the prompt, got 40',
+    ],
+    [{ blockSize: 32 }, 'INCOMPATIBLE', "kvMeta.tokens_per_block: expected 32, this engine's block size, got 16"],
+    [
+      { resumeTokens: 1 },
+      'RESUME_TOKENS_INVALID',
+      'kvMeta.resume_tokens: expected 1 tokens (one sampled, the rest proposals), got an array of 2',
+    ],
+    [{ isHybrid: true }, 'SSM_METADATA_INVALID', 'kvMeta.ssm: expected SSM state, this model has some, got undefined'],
+    [
+      { wantsLogProbs: true },
+      'RESUME_TOKENS_INVALID',
+      'kvMeta.resume_log_probs: expected the log-probability of the sampled token, got null',
+    ],
+    [{ epoch: 4 }, 'EPOCH_MISMATCH', "kvMeta.handoff.epoch: expected 4, the epoch of this engine's weights, got 3"],
+  ])('refuses when %j was expected', (difference, code, message) => {
+    expect(() => checkExpectation(parsed, { ...expected, ...difference })).toThrow(
+      expect.objectContaining({ code, message }),
+    );
+  });
+
+  it('counts blocks for a peer that does not say its prompt', () => {
+    const anonymous = parseKvMeta(sampleKvMeta(smallShape, { handoff: null }), sampleBlocks);
+    for (const promptTokens of [32, 49]) {
+      expect(() => checkExpectation(anonymous, { ...expected, promptTokens })).toThrow(
+        expect.objectContaining({ code: 'BLOCK_COUNT_MISMATCH' }),
+      );
+    }
+  });
+
+  it('refuses SSM state that this model has no place for', () => {
+    expect(() => checkExpectation(parseKvMeta(sampleKvMeta(hybridShape), sampleBlocks), expected)).toThrow(
+      expect.objectContaining({
+        code: 'SSM_METADATA_INVALID',
+        message: 'kvMeta.ssm: expected none, this model has no SSM state, got 4',
+      }),
+    );
+  });
+});
