@@ -2,6 +2,7 @@
  * The library against the vectors, and the runner against doctored ones: whatever a vector promises, changing it fails.
  * Each change is made alone, in a file that holds just its case.
  */
+import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { conformance } from '../../lib/cli/conformance.js';
@@ -251,6 +252,15 @@ describe('npm run conformance', () => {
     for (const name of owned) expect(lines).toContainEqual(expect.stringMatching(new RegExp(`^${name}: (\\d+)/\\1$`)));
     expect(lines).toHaveLength(readdirSync(directory).length + 1);
     expect(lines.at(-1)).toMatch(/^conformance: \d+ passed, 0 failed, \d+ skipped$/);
+  });
+
+  it('gives the same hashes and states in another process (field report 83)', () => {
+    const runner = join(__dirname, '..', '..', 'dist', 'lib', 'cli', 'conformance.js');
+    const { status, stdout } = spawnSync(process.execPath, [runner, directory], { encoding: 'utf8' });
+    expect(stdout).toContain('block_hashes: 10/10\n');
+    expect(stdout).toMatch(/\nconformance: \d+ passed, 0 failed, \d+ skipped\n$/);
+    expect(status).toBe(0);
+    expect(spawnSync(process.execPath, [runner], { encoding: 'utf8' }).status).toBe(2);
   });
 
   it('says how to call it', async () => {
