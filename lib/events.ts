@@ -51,6 +51,8 @@ export interface StateHandoffEvents {
   }) => void;
   /** The engine must stop: ranks diverged, or memory is in doubt beyond repair. */
   engineFailed: (error: HandoffError) => void;
+  /** A poll may find something: bytes landed, a report or a frame came. */
+  wake: () => void;
   /** Something odd that harms nobody: a transport's poll threw, a listener threw. */
   warning: (notice: { readonly message: string; readonly error: unknown }) => void;
 }

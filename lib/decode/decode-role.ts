@@ -19,12 +19,17 @@ import type { Transfers } from './transfers.js';
 
 export type AddRecord = Extract<LogRecord, { kind: 'add' }>;
 
+/** Who an import is, to those outside. */
+export type ImportIdentity = Pick<PendingImport, 'attemptId' | 'requestId'> & {
+  readonly source: Pick<ImportSource, 'handoff'>;
+};
+
 /** What the role tells its owner; the owner decides which rank speaks and to whom. */
 export interface DecodeNotices {
   transferReady(pending: PendingImport, cachedPrefixBlocks: number): void;
-  readDone(pending: PendingImport): void;
+  readDone(pending: ImportIdentity): void;
   failed(pending: PendingImport, error: HandoffError, sourceSafe: boolean): void;
-  aborted(pending: PendingImport, sourceSafe: boolean): void;
+  aborted(pending: ImportIdentity, sourceSafe: boolean): void;
   admitted(pending: PendingImport): void;
   quarantined(pending: PendingImport): void;
   reclaimed(pending: PendingImport): void;
@@ -63,12 +68,13 @@ export class DecodeRole {
   /** Agreed imports in the order of their decisions. */
   private readonly admittable = new Map<number, PendingImport>();
   private readonly quarantine = new Map<number, PendingImport>();
+  /** Reserved imports without a decision, in the order they started. */
+  private readonly undecided = new Map<number, PendingImport>();
   /** Requests whose caller still waits, by label. */
   private readonly labels = new Map<RequestId, PendingImport>();
   /** Growth that reserved and agreed imports may still need. */
   private growthPending = 0;
-  private inFlight = 0;
-  private inFlightCount = 0;
+  private bytesInFlight = 0;
   private fatal: HandoffError | null = null;
 
   constructor(private readonly deps: DecodeDependencies) {}
@@ -85,8 +91,13 @@ export class DecodeRole {
     return this.quarantine;
   }
 
+  /** Oldest first. */
+  get inFlight(): ReadonlyMap<number, PendingImport> {
+    return this.undecided;
+  }
+
   get inFlightBytes(): number {
-    return this.inFlight;
+    return this.bytesInFlight;
   }
 
   get fatalError(): HandoffError | null {
@@ -100,7 +111,7 @@ export class DecodeRole {
 
   /** Not yet admitted: queued, on the way, or waiting for room. */
   get pendingCount(): number {
-    return this.queue.size + this.inFlightCount + this.admittable.size;
+    return this.queue.size + this.undecided.size + this.admittable.size;
   }
 
   /** Blocks an import would need over its whole life. */
@@ -130,7 +141,7 @@ export class DecodeRole {
     } catch (error) {
       // Rank 0 accepted it, so the log has it; a rank that sees it otherwise reports a failure like any other.
       refusal = error as HandoffError;
-      source = { handoff: null, resumeTokens: [], resumeLogProbs: null, blockCount: 0 };
+      source = { handoff: null, resumeTokens: [], resumeLogProbs: null, parsed: null };
     }
     const promptBlocks = Math.ceil(prompt.length / context.blockSize);
     const resume = 1 + context.numSpeculativeTokens;
@@ -293,8 +304,8 @@ export class DecodeRole {
     pending.inFlightBytes = this.bytesFor(pending.promptBlocks - reservation.cachedPrefixBlocks, pending.needsSlot);
     pending.startedAt = options.clock.now();
     this.growthPending += pending.growthBlocks;
-    this.inFlight += pending.inFlightBytes;
-    this.inFlightCount += 1;
+    this.bytesInFlight += pending.inFlightBytes;
+    this.undecided.set(pending.attemptId, pending);
     metrics.queueSeconds.observe((pending.startedAt - pending.addedAt) / 1000);
     this.fire(pending, 'start');
     return true;
@@ -306,7 +317,7 @@ export class DecodeRole {
 
   /** At least one import may always be on its way, however large. */
   private fitsInFlight(bytes: number): boolean {
-    return this.inFlightCount === 0 || this.inFlight + bytes <= this.deps.options.limits.maxInFlightBytes;
+    return this.undecided.size === 0 || this.bytesInFlight + bytes <= this.deps.options.limits.maxInFlightBytes;
   }
 
   private immediateEnd(pending: PendingImport): Immediate {
@@ -338,8 +349,8 @@ export class DecodeRole {
   }
 
   private leaveFlight(pending: PendingImport): void {
-    this.inFlight -= pending.inFlightBytes;
-    this.inFlightCount -= 1;
+    this.bytesInFlight -= pending.inFlightBytes;
+    this.undecided.delete(pending.attemptId);
     if (pending.state !== 'agreed') this.growthPending -= pending.growthBlocks;
   }
 

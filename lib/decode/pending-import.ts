@@ -1,19 +1,16 @@
 /** One import's record: what it asked for, what it holds, where it stands. Plain data; `DecodeRole` moves it. */
 import type { PrefilledRequest, RequestId, SamplingParams } from '../engine-context.js';
 import type { HandoffError } from '../errors.js';
-import type { HandoffRef } from '../events.js';
+import type { ParsedKvMeta } from './handoff-parser.js';
 import type { ImportState } from './kv-import.js';
 import type { LocalTransfer } from './local-transfer.js';
 import type { Reservation, ReservationRequest } from './reservation.js';
 
 /** What the decode side needs of a ticket, already checked against this engine. */
-export interface ImportSource {
-  readonly handoff: HandoffRef | null;
-  readonly resumeTokens: readonly number[];
-  readonly resumeLogProbs: readonly number[] | null;
-  /** Blocks of the source's whole prompt. */
-  readonly blockCount: number;
-}
+export type ImportSource = Pick<ParsedKvMeta, 'handoff' | 'resumeTokens' | 'resumeLogProbs'> & {
+  /** The whole ticket; null on a rank that refuses what rank 0 accepted. */
+  readonly parsed: ParsedKvMeta | null;
+};
 
 export interface PendingImport extends ReservationRequest {
   readonly requestId: RequestId;

@@ -78,10 +78,16 @@ export class PeerPlans {
       legs.push({
         transport,
         peer,
-        request: { programs, generations: generationsOf(share, move), tag: `${move.tag}/${plan.rank.key}` },
+        request: { programs, generations: generationsOf(share, move), tag: this.tag(move.tag, plan.rank) },
       });
     }
     return legs;
+  }
+
+  /** The same text on both ends of one (source rank, target rank) pair. */
+  private tag(handoff: string, rank: PeerRank): string {
+    const [own, other] = [this.own.kv.layout.globalRank, rank.kv.layout.globalRank];
+    return this.direction === 'pull' ? `${handoff}:${other}>${own}` : `${handoff}:${own}>${other}`;
   }
 
   /** The transport that a peer rank would be read over. @throws `NO_TRANSPORT` saying why for each */

@@ -1,0 +1,342 @@
+/**
+ * Decode, as the public class sees it: callers' promises, arrivals, deadlines and rank 0's duties around `DecodeRole`.
+ */
+import { Agreement } from '../control/agreement.js';
+import type { LogRecord, RankGroup } from '../control/rank-group.js';
+import type { EngineContext, Finished, RequestId, SamplingParams } from '../engine-context.js';
+import { argumentError, HandoffError, isHandoffError } from '../errors.js';
+import type { Metrics } from '../observe/metrics.js';
+import type { CompiledOptions } from '../options.js';
+import type { ScheduleLog } from '../schedule-log.js';
+import { checkExpectation } from './handoff-expectation.js';
+import type { ParsedKvMeta } from './handoff-parser.js';
+import { DecodeRole, type AddRecord, type DecodeDependencies, type DecodeNotices } from './decode-role.js';
+import type { ImportSource, PendingImport } from './pending-import.js';
+import { Transfers } from './transfers.js';
+
+/** One request for an import, before it has a place in the log. */
+export interface ImportRequest {
+  readonly requestId: RequestId;
+  readonly prompt: Int32Array;
+  readonly samplingParams: SamplingParams;
+  readonly kvMeta: Readonly<Record<string, unknown>>;
+  readonly sourceBlockIds: readonly number[];
+}
+
+interface Waiter {
+  readonly resolve: (finished: Finished) => void;
+  readonly reject: (error: HandoffError) => void;
+}
+
+interface Arrival {
+  readonly request: ImportRequest;
+  readonly source: ImportSource;
+  readonly waiter: Waiter;
+  /** Null while the hashes are being computed off the event loop. */
+  hashes: BigInt64Array | null;
+  cancelled: boolean;
+}
+
+export interface DecodeSideDependencies {
+  readonly context: EngineContext;
+  readonly options: CompiledOptions;
+  readonly metrics: Metrics;
+  readonly log: ScheduleLog;
+  readonly group: RankGroup | null;
+  readonly transfers: Transfers;
+  readonly notices: Omit<DecodeNotices, 'settled'>;
+  readonly parse: (kvMeta: unknown, sourceBlockIds: unknown) => ParsedKvMeta;
+  readonly startTransfer: DecodeDependencies['startTransfer'];
+  readonly transportTraits: DecodeDependencies['transportTraits'];
+  readonly blockBytes: number;
+  readonly slotBytes: number;
+  /** Hashes of a prompt's complete blocks; a promise when that is long work done elsewhere. */
+  readonly hash: (prompt: Int32Array, salt: string | null) => BigInt64Array | Promise<BigInt64Array>;
+}
+
+export class DecodeSide {
+  readonly role: DecodeRole;
+  private readonly agreement: Agreement;
+  private readonly waiters = new Map<number, Waiter>();
+  /** In order of arrival; only the head may enter the log. */
+  private readonly arrivals: Arrival[] = [];
+  /** Labels that have arrived, or are in the log but not applied yet. */
+  private readonly claimedLabels = new Set<RequestId>();
+  private readonly parsed = new WeakMap<AddRecord, ImportSource>();
+  private nextAttemptId = 1;
+
+  constructor(private readonly deps: DecodeSideDependencies) {
+    this.agreement = new Agreement(deps.group);
+    this.role = new DecodeRole({
+      ...deps,
+      parse: (record) => this.parsed.get(record) ?? this.check(record),
+      notices: {
+        ...deps.notices,
+        settled: (pending, outcome) => this.settle(pending, outcome),
+      },
+    });
+  }
+
+  /** Imports that are not the engine's yet, arrivals included. */
+  get pendingCount(): number {
+    return this.role.pendingCount + this.arrivals.length;
+  }
+
+  get queuedCount(): number {
+    return this.role.queued.size + this.arrivals.length;
+  }
+
+  /**
+   * Takes a request, or says at once why not. The promise settles exactly once.
+   *
+   * @throws what a refused request is refused with: `TICKET_*`, `INCOMPATIBLE`, `CAPACITY_NEVER_FITS`, …
+   */
+  add(request: ImportRequest, salt: string | null, hashes: BigInt64Array | null): Promise<Finished> {
+    const source = this.admissible(request, hashes);
+    this.claimedLabels.add(request.requestId);
+    return new Promise<Finished>((resolve, reject) => {
+      const arrival: Arrival = { request, source, waiter: { resolve, reject }, hashes, cancelled: false };
+      this.arrivals.push(arrival);
+      if (hashes === null) this.hashArrival(arrival, salt);
+      this.flushArrivals();
+    });
+  }
+
+  /** Rank 0. False when no living request has that label. */
+  abort(requestId: RequestId): boolean {
+    const arrival = this.arrivals.find((each) => each.request.requestId === requestId && !each.cancelled);
+    if (arrival !== undefined) {
+      arrival.cancelled = true;
+      this.flushArrivals();
+      return true;
+    }
+    const pending = this.role.byLabel(requestId);
+    if (pending !== undefined) {
+      this.deps.log.decide({ kind: 'abort', attemptId: pending.attemptId, reason: 'caller' });
+      return true;
+    }
+    const unapplied = this.unappliedAdd(requestId);
+    if (unapplied === undefined) return false;
+    this.deps.log.decide({ kind: 'abort', attemptId: unapplied.attemptId, reason: 'caller' });
+    return true;
+  }
+
+  apply(record: LogRecord): void {
+    switch (record.kind) {
+      case 'add':
+        this.claimedLabels.delete(record.requestId);
+        this.nextAttemptId = Math.max(this.nextAttemptId, record.attemptId + 1);
+        return this.role.applyAdd(record);
+      case 'abort':
+        this.role.applyAbort(record.attemptId, record.reason);
+        return;
+      case 'decision':
+        return this.role.applyDecision(
+          record.attemptId,
+          record.failed,
+          record.sourceSafe,
+          record.reason === null
+            ? null
+            : new HandoffError('TRANSFER_DEADLINE', record.reason, { sourceSafe: record.sourceSafe }),
+        );
+      case 'attest-dead':
+        return this.role.applyAttestation(record.instance, record.incarnation);
+      default:
+        throw new HandoffError('WRONG_ROLE', `a ${record.kind} record belongs to a prefill engine's log`);
+    }
+  }
+
+  /** Learns what transfers did and, on rank 0, decides what is due. Changes no allocator. */
+  poll(): void {
+    const { options, log, transfers } = this.deps;
+    const now = options.clock.now();
+    transfers.poll(now, (attemptId, report) => this.agreement.report(attemptId, report));
+    if (log.rank !== 0) return;
+    this.agreement.collect();
+    this.pollDeadlines(now);
+    for (const { requestId, failed, sourceSafe, reason } of this.agreement.decisions()) {
+      log.decide({ kind: 'decision', attemptId: requestId, failed, sourceSafe, reason });
+    }
+  }
+
+  /** Ends every promise that is still open: the engine is going away. */
+  abandon(error: HandoffError): void {
+    for (const arrival of this.arrivals.splice(0)) {
+      this.deps.metrics.importOutcome('failed');
+      arrival.waiter.reject(error);
+    }
+    for (const waiter of this.waiters.values()) {
+      this.deps.metrics.importOutcome('failed');
+      waiter.reject(error);
+    }
+    this.waiters.clear();
+  }
+
+  private pollDeadlines(now: number): void {
+    const { queueMs, transferMs } = this.deps.options.deadlines;
+    for (const pending of this.role.queued.values()) {
+      if (now - pending.addedAt < queueMs) break;
+      if (pending.endDecided) continue;
+      pending.endDecided = true;
+      this.deps.log.decide({ kind: 'abort', attemptId: pending.attemptId, reason: 'queue-deadline' });
+    }
+    for (const pending of this.role.inFlight.values()) {
+      if (now - pending.startedAt < transferMs) break;
+      if (pending.endDecided) continue;
+      pending.endDecided = true;
+      this.agreement.fail(pending.attemptId, `the transfer was not agreed by all ranks within ${transferMs} ms`);
+    }
+  }
+
+  // --- arrivals -----------------------------------------------------------------------------------------------------
+
+  /** Everything that can be said against a request without touching anything. */
+  private admissible(request: ImportRequest, hashes: BigInt64Array | null): ImportSource {
+    const { context, options } = this.deps;
+    const { requestId, prompt } = request;
+    if (this.claimedLabels.has(requestId) || this.role.byLabel(requestId) !== undefined) {
+      throw new HandoffError(
+        'DUPLICATE_REQUEST',
+        `request ${String(requestId)} is still living here; labels are unique among the living`,
+        {
+          details: { requestId },
+        },
+      );
+    }
+    const source = this.check(request);
+    if (hashes !== null && hashes.length !== Math.floor(prompt.length / context.blockSize)) {
+      throw argumentError(
+        'options.blockHashes',
+        `${Math.floor(prompt.length / context.blockSize)} hashes, one a complete block`,
+        hashes.length,
+      );
+    }
+    const resume = 1 + context.numSpeculativeTokens;
+    const growth = this.role.growthBlocks(prompt.length, resume, request.samplingParams);
+    const needed = this.role.totalBlocks(prompt.length, resume, growth);
+    const usable = context.blocks.poolSize - 1;
+    if (needed > usable) {
+      throw new HandoffError(
+        'CAPACITY_NEVER_FITS',
+        `the request needs ${needed} blocks over its life and this engine has ${usable}`,
+        {
+          details: { requestId, needed, usable },
+        },
+      );
+    }
+    if (prompt.length + resume > context.maxSequenceLength) {
+      throw new HandoffError(
+        'CAPACITY_NEVER_FITS',
+        `the prompt's ${prompt.length} tokens and ${resume} resume tokens exceed maxSequenceLength ${context.maxSequenceLength}`,
+        { details: { requestId } },
+      );
+    }
+    // Only what would have to wait is bounded: with an empty queue a request is at least tried.
+    const waiting = this.queuedCount;
+    if (waiting > 0 && waiting >= options.limits.maxDeferred) {
+      throw new HandoffError(
+        'DEFERRED_LIMIT',
+        `${waiting} handoffs already wait for capacity, the most that maxDeferred allows`,
+        {
+          details: { requestId },
+        },
+      );
+    }
+    return source;
+  }
+
+  private check(request: ImportRequest): ImportSource {
+    const { context, options } = this.deps;
+    const { samplingParams, prompt } = request;
+    if ((samplingParams.top_n_logprobs ?? 0) > 0) {
+      throw new HandoffError('LOG_PROBS_UNSUPPORTED', 'top_n_logprobs does not travel with a handoff; expected 0');
+    }
+    const wantsLogProbs = samplingParams.return_log_probs === true;
+    if (wantsLogProbs && samplingParams.skip_prompt_log_probs !== true) {
+      throw new HandoffError(
+        'LOG_PROBS_UNSUPPORTED',
+        'prompt log-probabilities do not travel with a handoff; set skip_prompt_log_probs',
+      );
+    }
+    const parsed = this.deps.parse(request.kvMeta, request.sourceBlockIds);
+    checkExpectation(parsed, {
+      promptTokens: prompt.length,
+      blockSize: context.blockSize,
+      resumeTokens: 1 + context.numSpeculativeTokens,
+      isHybrid: context.ssm !== null,
+      wantsLogProbs,
+      epoch: options.epoch,
+    });
+    return {
+      handoff: parsed.handoff,
+      resumeTokens: parsed.resumeTokens,
+      resumeLogProbs: parsed.resumeLogProbs,
+      parsed,
+    };
+  }
+
+  private hashArrival(arrival: Arrival, salt: string | null): void {
+    const hashes = this.deps.hash(arrival.request.prompt, salt);
+    if (!(hashes instanceof Promise)) {
+      arrival.hashes = hashes;
+      return;
+    }
+    hashes.then(
+      (done) => {
+        arrival.hashes = done;
+        this.flushArrivals();
+      },
+      (error: unknown) => {
+        arrival.cancelled = true;
+        arrival.hashes = new BigInt64Array(0);
+        arrival.waiter.reject(
+          isHandoffError(error) ? error : new HandoffError('INVARIANT', 'hashing failed', { cause: error }),
+        );
+        this.flushArrivals();
+      },
+    );
+  }
+
+  /** A request behind one that is still being hashed waits for it: first in, first out. */
+  private flushArrivals(): void {
+    for (let head = this.arrivals[0]; head !== undefined; head = this.arrivals[0]) {
+      if (head.cancelled) {
+        this.arrivals.shift();
+        this.claimedLabels.delete(head.request.requestId);
+        this.deps.metrics.importOutcome('aborted');
+        const error = new HandoffError('ABORTED', 'the request was aborted', {
+          details: { requestId: head.request.requestId },
+        });
+        const unborn = { attemptId: 0, requestId: head.request.requestId, source: head.source };
+        this.deps.notices.aborted(unborn, true);
+        this.deps.notices.readDone(unborn);
+        head.waiter.reject(error);
+        continue;
+      }
+      if (head.hashes === null) return;
+      this.arrivals.shift();
+      const attemptId = this.nextAttemptId;
+      this.nextAttemptId += 1;
+      const record: AddRecord = { kind: 'add', attemptId, ...head.request, blockHashes: head.hashes };
+      this.parsed.set(record, head.source);
+      this.waiters.set(attemptId, head.waiter);
+      this.deps.log.submit(record);
+    }
+  }
+
+  private unappliedAdd(requestId: RequestId): AddRecord | undefined {
+    for (const record of this.deps.log.pendingRecords) {
+      if (record.kind === 'add' && record.requestId === requestId) return record;
+    }
+    return undefined;
+  }
+
+  private settle(pending: PendingImport, outcome: Finished | HandoffError): void {
+    if (pending.local === null) this.agreement.retire(pending.attemptId);
+    const waiter = this.waiters.get(pending.attemptId);
+    if (waiter === undefined) return;
+    this.waiters.delete(pending.attemptId);
+    if (isHandoffError(outcome)) waiter.reject(outcome);
+    else waiter.resolve(outcome);
+  }
+}

@@ -1,0 +1,214 @@
+/**
+ * Prefill, as the public class sees it: checks, tickets and rank 0's duties around `PrefillRole`.
+ */
+import { Agreement } from '../control/agreement.js';
+import type { LogRecord, RankGroup } from '../control/rank-group.js';
+import type { EngineContext, Fence, RequestId } from '../engine-context.js';
+import { HandoffError } from '../errors.js';
+import type { HandoffRef } from '../events.js';
+import type { Metrics } from '../observe/metrics.js';
+import type { CompiledOptions } from '../options.js';
+import type { ScheduleLog } from '../schedule-log.js';
+import type { InstanceDescription } from '../setup/instance-description.js';
+import type { Ticket } from '../ticket.js';
+import { Transfers } from '../decode/transfers.js';
+import { buildKvMeta } from './handoff-metadata.js';
+import type { Pin } from './pin-ledger.js';
+import { PrefillRole, type PrefillDependencies, type PrefillNotices } from './prefill-role.js';
+
+/** A request whose prompt is computed, handed over before the engine's own cleanup. */
+export interface FinishedPrefill {
+  readonly requestId: RequestId;
+  /** Tokens of the prompt. */
+  readonly promptTokens: number;
+  /** The request's block table; it may reach beyond the prompt. */
+  readonly blocks: Int32Array;
+  /** Null for attention-only models. */
+  readonly slot: number | null;
+  /** Whether it is to be handed off; others only take part in the cleanup after an error. */
+  readonly doKvHandoff: boolean;
+  /** `1 + numSpeculativeTokens`: the sampled token, then the proposals. */
+  readonly resumeTokens: readonly number[];
+  /** Whether the request asks for log-probabilities, and then exactly the sampled token's. */
+  readonly returnLogProbs: boolean;
+  readonly resumeLogProbs: readonly number[] | null;
+}
+
+/** What `prepareHandoffMetadataBatch` checked; only `captureHandoffMeta` reads it. */
+export interface PreparedHandoffs {
+  readonly byRequest: ReadonlyMap<RequestId, FinishedPrefill>;
+}
+
+export interface PrefillSideDependencies {
+  readonly context: EngineContext;
+  readonly options: CompiledOptions;
+  readonly metrics: Metrics;
+  readonly log: ScheduleLog;
+  readonly group: RankGroup | null;
+  readonly transfers: Transfers;
+  readonly notices: PrefillNotices;
+  readonly description: InstanceDescription;
+  readonly startPush: PrefillDependencies['startPush'];
+  readonly lateReadsAreNoticed: () => boolean;
+}
+
+export class PrefillSide {
+  readonly role: PrefillRole;
+  private readonly agreement: Agreement;
+
+  constructor(private readonly deps: PrefillSideDependencies) {
+    this.agreement = new Agreement(deps.group);
+    this.role = new PrefillRole(deps);
+  }
+
+  /**
+   * Checks a step's finished requests (spec 6.2). When one is wrong, everything taken from all of them is given back,
+   * the regular ones' too, and the error leaves.
+   */
+  prepare(finished: readonly FinishedPrefill[]): PreparedHandoffs {
+    try {
+      const byRequest = new Map<RequestId, FinishedPrefill>();
+      for (const [index, request] of finished.entries()) {
+        if (!request.doKvHandoff) continue;
+        this.checkFinished(`finished[${index}]`, request);
+        byRequest.set(request.requestId, request);
+      }
+      return { byRequest };
+    } catch (error) {
+      this.releaseAll(finished);
+      throw error;
+    }
+  }
+
+  releaseAll(finished: readonly FinishedPrefill[]): void {
+    const { blocks, slots } = this.deps.context;
+    for (const request of finished) {
+      if (request.blocks.length > 0) blocks.release(request.blocks);
+      if (request.slot !== null && slots !== null) slots.free(request.slot);
+      this.role.ledger.dropPermit(request.requestId);
+    }
+  }
+
+  /** Pins, and makes the ticket. @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT` */
+  capture(requestId: RequestId, prepared: PreparedHandoffs, ready: Fence | null): Ticket {
+    const request = prepared.byRequest.get(requestId);
+    if (request === undefined) {
+      throw new HandoffError(
+        'UNKNOWN_REQUEST',
+        `request ${String(requestId)} was not prepared for a handoff in this batch`,
+        {
+          phase: 'prefill',
+          details: { requestId },
+        },
+      );
+    }
+    const { context, options, description } = this.deps;
+    const blocks = request.blocks.slice(0, Math.ceil(request.promptTokens / context.blockSize));
+    const pin = this.role.capture(requestId, blocks, request.slot, ready);
+    const handoff = this.ref(pin);
+    const slotGenerations = pin.slot === null ? null : (context.slots?.generationsOf(Int32Array.of(pin.slot)) ?? null);
+    const blockIds = Array.from(blocks);
+    const kvMeta = buildKvMeta({
+      tpSize: description.tpSize,
+      ppSize: description.ppSize,
+      rankDescriptors: description.kv,
+      blockIds,
+      resumeTokens: request.resumeTokens,
+      resumeLogProbs: request.resumeLogProbs,
+      ssmRankDescriptors: description.ssm,
+      slot: pin.slot,
+      handoff: {
+        ...handoff,
+        promptTokens: request.promptTokens,
+        blockGenerations: context.blocks.generationsOf(blocks),
+        slotGeneration: slotGenerations?.[0] ?? null,
+      },
+    });
+    void options;
+    return { requestId, blockIds, kvMeta, handoff };
+  }
+
+  ref(pin: Pin): HandoffRef {
+    const { instance, incarnation, epoch } = this.deps.options;
+    return { instance, incarnation, handoffId: pin.handoffId, epoch };
+  }
+
+  /** The pin of a reference or a label; undefined when it is gone. @throws `HANDOFF_FENCED` for another incarnation */
+  find(target: RequestId | HandoffRef): Pin | undefined {
+    if (typeof target !== 'object') return this.role.ledger.getByRequest(target);
+    const { instance, incarnation } = this.deps.options;
+    if (target.instance !== instance || target.incarnation !== incarnation) {
+      throw new HandoffError(
+        'HANDOFF_FENCED',
+        `the handoff belongs to ${target.instance}/${target.incarnation}; this is ${instance}/${incarnation}, which never had it`,
+        { details: { ...target } },
+      );
+    }
+    return this.role.ledger.get(target.handoffId);
+  }
+
+  apply(record: LogRecord): void {
+    switch (record.kind) {
+      case 'release':
+        return this.role.applyRelease(record.handoffId, record.reason);
+      case 'push':
+        return this.role.applyPush(record);
+      case 'push-safe':
+        return this.role.applyPushSafe(record.pushId);
+      case 'attest-dead':
+        return this.role.applyAttestation(record.instance, record.incarnation);
+      default:
+        throw new HandoffError('WRONG_ROLE', `a ${record.kind} record belongs to a decode engine's log`);
+    }
+  }
+
+  poll(): void {
+    const { options, log, transfers } = this.deps;
+    const now = options.clock.now();
+    this.role.ledger.pollReady();
+    transfers.poll(now, (pushId, report) => this.agreement.report(pushId, report));
+    if (log.rank !== 0) return;
+    this.agreement.collect();
+    for (const { requestId: pushId, failed, sourceSafe, reason } of this.agreement.decisions()) {
+      if (this.role.noteDecision(pushId, failed, sourceSafe, reason)) log.decide({ kind: 'push-safe', pushId });
+    }
+    this.role.pollExpiry(now, (pin) => log.decide({ kind: 'release', handoffId: pin.handoffId, reason: 'expired' }));
+  }
+
+  private checkFinished(path: string, request: FinishedPrefill): void {
+    const { context } = this.deps;
+    const resume = 1 + context.numSpeculativeTokens;
+    const wrong = (
+      code: 'RESUME_TOKENS_INVALID' | 'BLOCK_COUNT_MISMATCH' | 'SSM_METADATA_INVALID' | 'ARGUMENT_INVALID',
+      message: string,
+    ) => new HandoffError(code, `${path}.${message}`, { phase: 'prefill', details: { requestId: request.requestId } });
+    if (!Number.isSafeInteger(request.promptTokens) || request.promptTokens < 1) {
+      throw wrong('ARGUMENT_INVALID', `promptTokens: expected an integer of at least 1, got ${request.promptTokens}`);
+    }
+    if (request.resumeTokens.length !== resume) {
+      throw wrong(
+        'RESUME_TOKENS_INVALID',
+        `resumeTokens: expected ${resume} tokens, got ${request.resumeTokens.length}`,
+      );
+    }
+    if (request.returnLogProbs && request.resumeLogProbs?.length !== 1) {
+      throw wrong(
+        'RESUME_TOKENS_INVALID',
+        `resumeLogProbs: expected exactly one, got ${request.resumeLogProbs?.length ?? 'none'}`,
+      );
+    }
+    const blocks = Math.ceil(request.promptTokens / context.blockSize);
+    if (request.blocks.length < blocks) {
+      throw wrong(
+        'BLOCK_COUNT_MISMATCH',
+        `blocks: expected at least ${blocks} for ${request.promptTokens} tokens, got ${request.blocks.length}`,
+      );
+    }
+    if (context.ssm !== null && request.slot === null) {
+      throw wrong('SSM_METADATA_INVALID', 'slot: expected the slot of a hybrid request, got null');
+    }
+    if (context.ssm === null && request.slot !== null) {
+      throw wrong('SSM_METADATA_INVALID', `slot: expected null for a model without SSM state, got ${request.slot}`);
+    }
+  }
+}

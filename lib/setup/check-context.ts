@@ -1,0 +1,118 @@
+/** What an engine must be like before anything is built on it. Every refusal names the field. */
+import type { EngineContext } from '../engine-context.js';
+import { argumentError, HandoffError } from '../errors.js';
+import type { AxisName, BufferGeometry } from '../memory/axes-geometry.js';
+import { ownedHeads } from '../transfer/plan-kv.js';
+
+export type Role = 'prefill' | 'decode';
+
+const decodeMethods = [
+  'canAdmitPrefilledDecode',
+  'admitPrefilledDecode',
+  'abortRequest',
+  'isComplete',
+  'growthReserve',
+  'targetQuiescent',
+] as const;
+
+/** @throws `ENGINE_CONTEXT_INVALID`, `PREFIX_CACHING_REQUIRED`, `SSM_CACHE_ON_DECODE` */
+export function checkContext(context: EngineContext, role: Role): void {
+  for (const field of ['blockSize', 'maxRequests', 'maxSequenceLength'] as const) {
+    requireCount(`engine.${field}`, context[field], 1);
+  }
+  requireCount('engine.numSpeculativeTokens', context.numSpeculativeTokens, 0);
+  if (!context.blocks.prefixCaching) {
+    throw new HandoffError(
+      'PREFIX_CACHING_REQUIRED',
+      'engine.blocks: handoffs need an allocator with prefix caching; turn it on',
+    );
+  }
+  checkKv(context);
+  checkSsm(context, role);
+  if (role !== 'decode') return;
+  for (const method of decodeMethods) {
+    if (typeof context[method] !== 'function') throw invalid(`engine.${method}`, 'a method', context[method]);
+  }
+}
+
+function checkKv({ kv, blocks, blockSize, regions }: EngineContext): void {
+  const { layout } = kv;
+  if (kv.buffers.length !== kv.layerStarts.length) {
+    throw invalid('engine.kv.layerStarts', `one entry for each of ${kv.buffers.length} buffers`, kv.layerStarts);
+  }
+  const heads = ownedHeads(layout);
+  for (const [index, buffer] of kv.buffers.entries()) {
+    const path = `engine.kv.buffers[${index}]`;
+    checkBuffer(path, buffer, regions);
+    requireAxis(path, buffer, 'block', blocks.poolSize);
+    requireAxis(path, buffer, 'token', blockSize);
+    if (axis(buffer, 'head') !== undefined) requireAxis(path, buffer, 'head', heads.to - heads.from);
+  }
+}
+
+function checkSsm({ ssm, slots, maxRequests, regions, hasSsmSnapshotCache }: EngineContext, role: Role): void {
+  if ((ssm === null) !== (slots === null)) {
+    throw invalid(
+      'engine.slots',
+      ssm === null ? 'null for a model without SSM state' : 'a slot allocator for a model with SSM state',
+      slots,
+    );
+  }
+  if (ssm === null || slots === null) return;
+  if (role === 'decode' && hasSsmSnapshotCache) {
+    throw new HandoffError(
+      'SSM_CACHE_ON_DECODE',
+      'a hybrid decode engine imports directly into live SSM state and cannot keep a durable snapshot cache; turn it off on decode',
+    );
+  }
+  const { dims, tpSize, numLayers } = ssm.layout;
+  if (slots.size > ssm.physicalSlots)
+    throw invalid('engine.ssm.physicalSlots', `at least the pool's ${slots.size} slots`, ssm.physicalSlots);
+  if (slots.size < maxRequests) throw invalid('engine.slots.size', `at least maxRequests, ${maxRequests}`, slots.size);
+  if (numLayers === 0) return;
+  for (const name of ['conv', 'recurrent'] as const) {
+    const path = `engine.ssm.${name}`;
+    checkBuffer(path, ssm[name], regions);
+    requireAxis(path, ssm[name], 'slot', ssm.physicalSlots);
+    requireAxis(path, ssm[name], 'layer', numLayers);
+  }
+  requireAxis(
+    'engine.ssm.conv',
+    ssm.conv,
+    'channel',
+    (dims.nheads * dims.headdim + 2 * dims.ngroups * dims.dState) / tpSize,
+  );
+  requireAxis('engine.ssm.recurrent', ssm.recurrent, 'head', dims.nheads / tpSize);
+}
+
+function checkBuffer(path: string, buffer: BufferGeometry, regions: EngineContext['regions']): void {
+  const region = regions[buffer.region];
+  if (region === undefined) throw invalid(`${path}.region`, `an index below ${regions.length}`, buffer.region);
+  requireCount(`${path}.elementBytes`, buffer.elementBytes, 1);
+  let end = buffer.offsetBytes + buffer.elementBytes;
+  for (const { name, size, strideBytes } of buffer.axes) {
+    requireCount(`${path}.axes.${name}.size`, size, 1);
+    requireCount(`${path}.axes.${name}.strideBytes`, strideBytes, 1);
+    end += (size - 1) * strideBytes;
+  }
+  if (end > region.byteLength) throw invalid(path, `an end within the region's ${region.byteLength} bytes`, end);
+}
+
+function requireAxis(path: string, buffer: BufferGeometry, name: AxisName, size: number): void {
+  const found = axis(buffer, name);
+  if (found?.size !== size) throw invalid(`${path}.axes.${name}.size`, String(size), found?.size);
+}
+
+function axis(buffer: BufferGeometry, name: AxisName): BufferGeometry['axes'][number] | undefined {
+  return buffer.axes.find((each) => each.name === name);
+}
+
+function requireCount(path: string, value: unknown, minimum: number): void {
+  if (!Number.isSafeInteger(value) || (value as number) < minimum) {
+    throw invalid(path, `an integer of at least ${minimum}`, value);
+  }
+}
+
+function invalid(path: string, expected: string, got: unknown): HandoffError {
+  return argumentError(path, expected, got, 'ENGINE_CONTEXT_INVALID');
+}

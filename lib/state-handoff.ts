@@ -1,0 +1,955 @@
+/**
+ * The class a host engine embeds: wires the roles, the log and the transports together and decides little itself.
+ *
+ * Call `pollPendingKvImports` / `pollPendingKvPushes` each step (or when `wake` fires) and `scheduleWaitingRequests`
+ * where the engine schedules. Nothing here blocks; listeners are called when the call that caused a notice is over.
+ */
+import { EventEmitter } from 'eventemitter3';
+import type { InstanceCard } from './compatibility.js';
+import type { LogRecord, RankGroup } from './control/rank-group.js';
+import { DecodeSide } from './decode/decode-side.js';
+import type { ImportIdentity } from './decode/decode-role.js';
+import { parseKvMeta } from './decode/handoff-parser.js';
+import { LocalTransfer } from './decode/local-transfer.js';
+import type { PendingImport } from './decode/pending-import.js';
+import type { Reservation } from './decode/reservation.js';
+import { Transfers } from './decode/transfers.js';
+import type { EngineContext, Fence, Finished, RequestId, SamplingParams } from './engine-context.js';
+import { argumentError, HandoffError, isHandoffError } from './errors.js';
+import type { HandoffRef, StateHandoffEvents } from './events.js';
+import { asyncTokensMin, computeBlockHashes, computeBlockHashesAsync } from './memory/block-hash.js';
+import { Metrics, type MetricsSnapshot } from './observe/metrics.js';
+import { inspectionOf, loadOf, type Inspection, type Load, type Observed } from './observe/inspection.js';
+import { compileOptions, type CompiledOptions, type StateHandoffOptions } from './options.js';
+import type { Pin } from './prefill/pin-ledger.js';
+import { PrefillSide, type FinishedPrefill, type PreparedHandoffs } from './prefill/prefill-side.js';
+import type { PushRecord } from './prefill/prefill-role.js';
+import { ScheduleLog, type LogCarrier } from './schedule-log.js';
+import { buildTransports, type Backend } from './setup/build-transports.js';
+import { checkContext, type Role } from './setup/check-context.js';
+import { describeRanks, instanceCard, type InstanceDescription } from './setup/instance-description.js';
+import type { Ticket } from './ticket.js';
+import { parseInstanceMeta } from './transfer/peer-description.js';
+import { PeerDescriptorCache } from './transfer/peer-descriptor-cache.js';
+import { PeerPlans } from './transfer/peer-plans.js';
+import type { Transport } from './transfer/transport.js';
+
+export interface SetupOptions {
+  /** The ranks of this instance; absent or null for one rank. */
+  readonly group?: RankGroup | null;
+  /**
+   * What carries the ordered log over the ranks: `group` (default with a group; rank 0 publishes one frame a step) or
+   * `host` (the engine's own broadcast carries what `drainHandoffCompletionNotifications` gives).
+   */
+  readonly carrier?: 'group' | 'host';
+}
+
+export interface AddOptions {
+  /** Rank 0 only: aborts the request. */
+  readonly signal?: AbortSignal | null;
+  /** Separates prefix-cache entries of equal tokens (media key, adapter, …); spec 3.3. */
+  readonly cacheSalt?: string | null;
+  /** Hashes of the prompt's complete blocks, when the caller has them. */
+  readonly blockHashes?: BigInt64Array | null;
+}
+
+/** Everything that exists once `setupKvTransfer` is done. */
+interface Running extends Observed {
+  readonly role: Role;
+  readonly group: RankGroup | null;
+  readonly transports: readonly Transport[];
+  readonly transfers: Transfers;
+  readonly plans: PeerPlans;
+  readonly description: InstanceDescription;
+  readonly metrics: Metrics;
+}
+
+export class StateHandoff extends EventEmitter<StateHandoffEvents> {
+  private readonly options: CompiledOptions;
+  private readonly peers = new PeerDescriptorCache();
+  private running: Running | null = null;
+  private trackingGroup: RankGroup | null = null;
+  private state: 'new' | 'settingUp' | 'running' | 'draining' | 'closed' = 'new';
+  private epochNow: number;
+  /** Notices that wait until the call that caused them is over. */
+  private outbox: (() => void)[] = [];
+  private depth = 0;
+
+  /** Cheap: builds no transport. @throws `OPTION_INVALID` */
+  constructor(
+    private readonly engine: EngineContext,
+    options: StateHandoffOptions = {},
+  ) {
+    super();
+    this.options = compileOptions(options, engine.blocks.poolSize - 1);
+    this.epochNow = this.options.epoch;
+  }
+
+  // --- setup ---------------------------------------------------------------------------------------------------------
+
+  /**
+   * Builds transports and describes this rank. Collective: every rank of the group calls it once.
+   *
+   * @param backend - `auto`, a name, a transport, or an order of them, preferred first
+   * @throws (rejects) `ENGINE_CONTEXT_INVALID`, `PREFIX_CACHING_REQUIRED`, `SSM_CACHE_ON_DECODE`, `ARGUMENT_INVALID`,
+   *   `ALREADY_SET_UP`, `INCOMPATIBLE`; a later call may try again
+   */
+  async setupKvTransfer(role: Role, backend: Backend = 'auto', options: SetupOptions = {}): Promise<void> {
+    if (this.state !== 'new') {
+      throw new HandoffError(
+        this.state === 'closed' ? 'CLOSED' : 'ALREADY_SET_UP',
+        `setupKvTransfer: expected a new StateHandoff, this one is ${this.state}`,
+      );
+    }
+    if (role !== 'prefill' && role !== 'decode') throw argumentError('role', "'prefill' or 'decode'", role);
+    const group = options.group ?? this.trackingGroup;
+    const carrier = chooseCarrier(options.carrier, group);
+    checkContext(this.engine, role);
+    this.state = 'settingUp';
+    const transports: Transport[] = [];
+    try {
+      transports.push(...buildTransports(backend, this.engine));
+      const description = await describeRanks(this.engine, transports, this.options, group);
+      this.running = this.build(role, transports, description, group, carrier);
+      this.state = 'running';
+    } catch (error) {
+      for (const transport of transports) await transport.close().catch(() => undefined);
+      this.state = 'new';
+      throw error;
+    }
+    for (const transport of transports) transport.onWake = () => this.emitSafely('wake');
+    if (group !== null) group.onWake = () => this.emitSafely('wake');
+  }
+
+  /** Gives the ranks a way to report, before setup; the same as `setupKvTransfer`'s `group`. @throws `ALREADY_SET_UP` */
+  setupHandoffCompletionTracking(group: RankGroup): void {
+    if (this.state !== 'new')
+      throw new HandoffError('ALREADY_SET_UP', 'setupHandoffCompletionTracking: expected before setupKvTransfer');
+    this.trackingGroup = group;
+  }
+
+  // --- prefill -------------------------------------------------------------------------------------------------------
+
+  /**
+   * Prefill. Takes a permit for the pin that `requestId` will need, before its prefill is scheduled; false: not now.
+   *
+   * @throws `CAPACITY_NEVER_FITS` when it exceeds the bound itself
+   */
+  tryPinPermit(requestId: RequestId, blockCount: number): boolean {
+    const { prefill } = this.requireRole('prefill');
+    if (this.state === 'draining') return false;
+    return prefill.role.ledger.tryPermit(requestId, blockCount);
+  }
+
+  /** Prefill. Gives back a permit whose request will not be handed off. False when there was none. */
+  dropPinPermit(requestId: RequestId): boolean {
+    return this.requireRole('prefill').prefill.role.ledger.dropPermit(requestId);
+  }
+
+  /**
+   * Prefill. Checks all requests that finished in a step. On any error every one's blocks and slot are given back, the
+   * regular ones' too (spec 6.2); the engine must not clean them up again.
+   *
+   * @throws `NOT_SET_UP`, `RESUME_TOKENS_INVALID`, `BLOCK_COUNT_MISMATCH`, `SSM_METADATA_INVALID`, `ARGUMENT_INVALID`
+   */
+  prepareHandoffMetadataBatch(finished: readonly FinishedPrefill[]): PreparedHandoffs {
+    if (this.running === null) {
+      // Nothing can be handed off, and nothing may leak: the batch's memory goes back as after any other error.
+      for (const request of finished) {
+        if (request.blocks.length > 0) this.engine.blocks.release(request.blocks);
+        if (request.slot !== null) this.engine.slots?.free(request.slot);
+      }
+    }
+    return this.requireRole('prefill').prefill.prepare(finished);
+  }
+
+  /**
+   * Prefill. Pins a prepared request's blocks (+1 reference) and takes its slot over, before the engine's own cleanup.
+   *
+   * @param options.ready - fires when the state is really in place; until then decode refuses the ticket's bytes by
+   *   generation only if they were reused, so publish it after `ticketReady`; pushes wait by themselves
+   * @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT`
+   */
+  captureHandoffMeta(
+    request: RequestId | { readonly requestId: RequestId },
+    prepared: PreparedHandoffs,
+    options: { readonly ready?: Fence | null } = {},
+  ): Ticket {
+    const { prefill } = this.requireRole('prefill');
+    const requestId = typeof request === 'object' ? request.requestId : request;
+    return this.call(() => prefill.capture(requestId, prepared, options.ready ?? null));
+  }
+
+  /**
+   * Prefill, two-sided transports (SEND_KV): sends a pinned request's state, without its first `cachedPrefixBlocks`
+   * blocks, to the decode instance that registered `decodeMetas`. Nothing pinned under that name: a warning.
+   *
+   * @throws `ARGUMENT_INVALID`, `HANDOFF_FENCED`, `HANDOFF_UNKNOWN`, `DUPLICATE_REQUEST`, `TICKET_INVALID`, `NOT_RANK_ZERO`
+   */
+  pushHandoffKv(
+    target: RequestId | HandoffRef,
+    decodeMetas: readonly unknown[],
+    cachedPrefixBlocks = 0,
+    decode: { readonly instance: string; readonly incarnation: string } | null = null,
+  ): void {
+    const { prefill, log } = this.requireRole('prefill');
+    this.call(() => {
+      const pin = prefill.find(target);
+      if (pin === undefined || pin.state === 'draining') {
+        this.warn('pushHandoffKv: nothing is pinned under that name; nothing was sent', null);
+        return;
+      }
+      prefill.role.checkPush(pin, cachedPrefixBlocks);
+      parseInstanceMeta(decodeMetas, decode === null ? 'decode' : `${decode.instance}/${decode.incarnation}`);
+      log.submit({
+        kind: 'push',
+        handoffId: pin.handoffId,
+        targets: decodeMetas,
+        cachedPrefixBlocks,
+        targetInstance: decode?.instance ?? null,
+        targetIncarnation: decode?.incarnation ?? null,
+      });
+    });
+  }
+
+  /** Prefill, each step: progress of pushes, fences and pins. Returns how many pushes are not over. */
+  pollPendingKvPushes(): number {
+    const { prefill } = this.requireRole('prefill');
+    return this.call(() => {
+      prefill.poll();
+      return prefill.role.pendingPushCount;
+    });
+  }
+
+  get pendingKvPushCount(): number {
+    return this.running?.prefill?.role.pendingPushCount ?? 0;
+  }
+
+  /**
+   * Prefill, rank 0. Ends a pin; while a push of it is in flight, when that is over. False when there is none (any more):
+   * a repeated release is a no-op.
+   *
+   * @throws `HANDOFF_FENCED` for another instance or incarnation, `NOT_RANK_ZERO`
+   */
+  releaseHandoffBlocks(target: RequestId | HandoffRef): boolean {
+    const { prefill, log } = this.requireRole('prefill');
+    if (log.carrier === 'group') log.requireRankZero('releaseHandoffBlocks');
+    return this.call(() => {
+      const pin = prefill.find(target);
+      if (pin === undefined) return false;
+      log.submit({ kind: 'release', handoffId: pin.handoffId, reason: 'released' });
+      return true;
+    });
+  }
+
+  /**
+   * Prefill, rank 0. First claim wins, the same owner again is granted, a fenced handoff or a terminated owner is not.
+   *
+   * @param owner - non-empty; a decode instance is `instance/incarnation`, so that `attestInstanceDead` finds it
+   */
+  claimHandoff(ref: HandoffRef, owner: string): boolean {
+    const { prefill } = this.requireRole('prefill');
+    requireOwner(owner);
+    return this.call(() => {
+      try {
+        const pin = prefill.find(ref);
+        return pin !== undefined && prefill.role.ledger.claim(pin, owner);
+      } catch (error) {
+        if (isHandoffError(error) && error.code === 'HANDOFF_FENCED') return false;
+        throw error;
+      }
+    });
+  }
+
+  /**
+   * Prefill, rank 0. Attests that `owner` and all decode ranks it drove have ended and cannot come back; releases what it
+   * claimed and fences it from further claims. Returns how many pins that was.
+   */
+  releaseOwner(owner: string): number {
+    const { prefill, log } = this.requireRole('prefill');
+    requireOwner(owner);
+    log.requireRankZero('releaseOwner');
+    return this.call(() => {
+      const owned = prefill.role.ledger.terminateOwner(owner).filter((pin) => pin.state !== 'draining');
+      for (const pin of owned) log.submit({ kind: 'release', handoffId: pin.handoffId, reason: 'attested' });
+      return owned.length;
+    });
+  }
+
+  /** Rank 0. Attests that every process of that instance has ended: what only it could touch is quiet. */
+  attestInstanceDead(instance: string, incarnation: string): void {
+    const { log, prefill } = this.requireRunning();
+    log.requireRankZero('attestInstanceDead');
+    this.call(() => {
+      log.decide({ kind: 'attest-dead', instance, incarnation });
+      if (prefill !== null) this.releaseOwner(`${instance}/${incarnation}`);
+    });
+  }
+
+  // --- decode --------------------------------------------------------------------------------------------------------
+
+  /**
+   * Decode, rank 0 (with the `host` carrier: every rank, in the broadcast's order). Takes over a request that another
+   * engine prefilled. Settles exactly once: with what the engine finished, or with the error that `requestError` or
+   * `requestAborted` also tells.
+   *
+   * @throws synchronously only for programming errors: `NOT_SET_UP`, `WRONG_ROLE`, `CLOSED`, `NOT_RANK_ZERO`
+   */
+  addRequestWithKvHandoff(
+    requestId: RequestId,
+    prompt: readonly number[] | Int32Array,
+    samplingParams: SamplingParams,
+    kvMeta: Readonly<Record<string, unknown>>,
+    sourceBlockIds: readonly number[],
+    options: AddOptions = {},
+  ): Promise<Finished> {
+    const { decode, log, metrics } = this.requireRole('decode');
+    if (log.carrier === 'group') log.requireRankZero('addRequestWithKvHandoff');
+    const signal = options.signal ?? null;
+    if (signal !== null) log.requireRankZero('a signal');
+    return this.call(() => {
+      try {
+        if (this.state === 'draining')
+          throw new HandoffError('CLOSED', 'this engine is draining and takes no more handoffs', { phase: 'decode' });
+        if (signal?.aborted === true) throw new HandoffError('ABORTED', 'the request was aborted before it arrived');
+        const request = {
+          requestId: checkLabel(requestId),
+          prompt: checkPrompt(prompt),
+          samplingParams,
+          kvMeta,
+          sourceBlockIds,
+        };
+        const added = decode.add(request, options.cacheSalt ?? null, options.blockHashes ?? null);
+        return signal === null ? added : this.untilAborted(added, signal, requestId);
+      } catch (thrown) {
+        const error = isHandoffError(thrown)
+          ? thrown
+          : new HandoffError('INVARIANT', 'a handoff could not be taken', { cause: thrown });
+        metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
+        const identity = { attemptId: 0, requestId, source: refOf(kvMeta) };
+        this.noticeLeader('requestError', { ...identity, error, sourceSafe: true });
+        this.noticeLeader('kvReadDone', identity);
+        return Promise.reject(error);
+      }
+    });
+  }
+
+  /** Decode, rank 0. Tells the source that this handoff was refused before it became a request here. */
+  rejectKvHandoff(requestId: RequestId, kvMeta: Readonly<Record<string, unknown>>): void {
+    const { log, metrics } = this.requireRole('decode');
+    log.requireRankZero('rejectKvHandoff');
+    this.call(() => {
+      metrics.importOutcome('refused');
+      this.noticeLeader('kvReadDone', { attemptId: 0, requestId, source: refOf(kvMeta) });
+    });
+  }
+
+  /**
+   * Decode, rank 0. Waiting: ends at once; in transfer: ends when all ranks agree; admitted: the engine ends it. False
+   * when no living request has that label.
+   *
+   * @throws `NOT_RANK_ZERO`
+   */
+  abortKvHandoff(requestId: RequestId): boolean {
+    const { decode, log } = this.requireRole('decode');
+    log.requireRankZero('abortKvHandoff');
+    return this.call(() => decode.abort(requestId));
+  }
+
+  /**
+   * Decode, each step or on `wake`: progress, reports and, on rank 0, decisions. Never changes the running batch; with
+   * more than one rank changes no allocator either. Returns how many imports could be admitted now.
+   */
+  pollPendingKvImports(): number {
+    const { decode, log } = this.requireRole('decode');
+    return this.call(() => {
+      decode.poll();
+      if (log.carrier === 'local') decode.role.drainQueue();
+      return decode.role.agreed.size;
+    });
+  }
+
+  /**
+   * The scheduling point of a group: rank 0 publishes the step's frame, a worker applies it. Called by
+   * `admitPendingKvImports`; a prefill engine of several ranks calls it itself. False when a worker's frame has not come.
+   */
+  beginStep(): boolean {
+    const { log } = this.requireRunning();
+    return this.call(() => log.beginStep());
+  }
+
+  /** Whether `beginStep` would find its frame. */
+  get stepReady(): boolean {
+    return this.requireRunning().log.stepReady;
+  }
+
+  /**
+   * Decode, at the scheduling point only: gives agreed imports to the engine, in order, while it has room. Returns how
+   * many; -1 when this worker's frame has not come, and then nothing happened.
+   *
+   * @throws `ENGINE_FATAL` after a two-sided transfer failed with memory in doubt
+   */
+  admitPendingKvImports(): number {
+    const { decode, log } = this.requireRole('decode');
+    return this.call(() => {
+      if (!log.beginStep()) return -1;
+      decode.role.drainQueue();
+      return decode.role.admit();
+    });
+  }
+
+  /**
+   * Decode: `admitPendingKvImports`, and the rule that decode never runs a prompt.
+   *
+   * @param waitingPromptCount - prompts in the engine's own waiting queue
+   * @throws `PROMPT_ON_DECODE`
+   */
+  scheduleWaitingRequests(waitingPromptCount: number): number {
+    this.requireRole('decode');
+    if (waitingPromptCount > 0) {
+      throw new HandoffError(
+        'PROMPT_ON_DECODE',
+        `a decode-only engine cannot schedule prompt prefill, and ${waitingPromptCount} prompts wait; send them to a prefill engine`,
+      );
+    }
+    return this.admitPendingKvImports();
+  }
+
+  /** Decode. The engine finished an admitted request. @throws `UNKNOWN_REQUEST` */
+  finishRequest(attemptId: number, result: Omit<Finished, 'requestId' | 'attemptId'>): void {
+    const { decode } = this.requireRole('decode');
+    this.call(() => decode.role.finish(attemptId, result));
+  }
+
+  /** Decode. The engine failed an admitted request. @throws `UNKNOWN_REQUEST` */
+  failRequest(attemptId: number, error: Error): void {
+    const { decode } = this.requireRole('decode');
+    const failure = isHandoffError(error)
+      ? error
+      : new HandoffError('TRANSFER_FAILED', error.message, { phase: 'decode', cause: error });
+    this.call(() => decode.role.engineFail(attemptId, failure));
+  }
+
+  get pendingKvImportCount(): number {
+    return this.running?.decode?.pendingCount ?? 0;
+  }
+
+  get hasAdmittableKvImport(): boolean {
+    return this.running?.decode?.role.hasAdmittable ?? false;
+  }
+
+  /** Rank 0, `host` carrier: what the host engine's next broadcast must carry. @throws `LOG_CARRIER_MIXED`, `NOT_RANK_ZERO` */
+  drainHandoffCompletionNotifications(): readonly LogRecord[] {
+    const { log } = this.requireRunning();
+    log.requireRankZero('drainHandoffCompletionNotifications');
+    return log.drainNotifications();
+  }
+
+  /** Every rank, `host` carrier: a notification at its place in the broadcast. @throws `LOG_CARRIER_MIXED`, `UNKNOWN_REQUEST` */
+  recordHandoffCompletionNotification(record: LogRecord): void {
+    const { log } = this.requireRunning();
+    this.call(() => log.record(record));
+  }
+
+  // --- ends ------------------------------------------------------------------------------------------------------------
+
+  /**
+   * Cancels what waits, ends what is on its way, and resolves when this engine's memory is its own again. With several
+   * ranks the engine must go on stepping meanwhile.
+   *
+   * @throws (rejects) `MEMORY_IN_DOUBT`, `HANDOFF_STILL_PINNED`; what is in doubt stays as it is
+   */
+  async resetPendingKvImports(options: { readonly deadlineMs?: number } = {}): Promise<void> {
+    const running = this.requireRunning();
+    const { decode, prefill, log } = running;
+    if (decode !== null && log.rank === 0) {
+      this.call(() => {
+        for (const pending of [...decode.role.imports.values()]) {
+          if (pending.state !== 'quarantined' && pending.state !== 'admitted') decode.abort(pending.requestId);
+        }
+      });
+    }
+    const deadline = this.options.clock.now() + (options.deadlineMs ?? 30_000);
+    const busy = (): boolean => (decode?.pendingCount ?? 0) + (prefill?.role.pendingPushCount ?? 0) > 0;
+    for (this.pollOnce(running); busy(); this.pollOnce(running)) {
+      if (this.options.clock.now() >= deadline) break;
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    const doubtful =
+      (decode?.pendingCount ?? 0) + (decode?.role.quarantined.size ?? 0) + (prefill?.role.pendingPushCount ?? 0);
+    if (doubtful > 0) {
+      throw new HandoffError(
+        'MEMORY_IN_DOUBT',
+        `${doubtful} transfers may still access cache storage; wait until they are quiet, or attest that their peers are dead`,
+        {
+          sourceSafe: false,
+          targetSafe: false,
+        },
+      );
+    }
+    const pins = prefill?.role.ledger.size ?? 0;
+    if (pins > 0) {
+      throw new HandoffError(
+        'HANDOFF_STILL_PINNED',
+        `handoff state of ${pins} requests remains pinned; wait for their release`,
+      );
+    }
+  }
+
+  /** Takes no more, and resolves when nothing is under way or pinned. @throws (rejects) `DRAIN_DEADLINE` */
+  async drain(options: { readonly deadlineMs?: number } = {}): Promise<void> {
+    const running = this.requireRunning();
+    this.state = 'draining';
+    const deadline = this.options.clock.now() + (options.deadlineMs ?? 60_000);
+    for (this.pollOnce(running); this.openWork(running) > 0; this.pollOnce(running)) {
+      if (this.options.clock.now() >= deadline) {
+        throw new HandoffError(
+          'DRAIN_DEADLINE',
+          `${this.openWork(running)} handoffs are still under way or pinned; see inspect()`,
+        );
+      }
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+  }
+
+  /**
+   * Lets go of transports and peers. Refuses while memory is in doubt, in transfer or pinned; with `force` open promises
+   * are rejected and memory in doubt stays out of use for good.
+   *
+   * @throws (rejects) `MEMORY_IN_DOUBT`, `HANDOFF_STILL_PINNED`
+   */
+  async close(options: { readonly force?: boolean } = {}): Promise<void> {
+    if (this.state === 'closed') return;
+    const { running } = this;
+    if (running !== null && options.force !== true) this.requireQuiet(running);
+    this.state = 'closed';
+    if (running === null) return;
+    running.decode?.abandon(new HandoffError('CLOSED', 'the engine was closed', { phase: 'decode' }));
+    const failures: unknown[] = [];
+    running.plans.close();
+    for (const transport of running.transports) await transport.close().catch((error: unknown) => failures.push(error));
+    running.group?.close();
+    this.flush();
+    this.removeAllListeners();
+    if (failures.length > 0 && options.force !== true) throw failures[0];
+  }
+
+  // --- views -----------------------------------------------------------------------------------------------------------
+
+  /** Pins, imports, quarantine: ages, owners, states. @throws `NOT_SET_UP` */
+  inspect(): Inspection {
+    return inspectionOf(this.requireRunning());
+  }
+
+  /** What a router scores by. @throws `NOT_SET_UP` */
+  load(): Load {
+    return loadOf(this.requireRunning());
+  }
+
+  /** @throws `NOT_SET_UP` */
+  metrics(): MetricsSnapshot {
+    return this.requireRunning().metrics.snapshot();
+  }
+
+  /** The registration card. @throws `NOT_SET_UP` */
+  describeInstance(): InstanceCard {
+    const { role, transports, description } = this.requireRunning();
+    return instanceCard(this.engine, role, transports, { ...this.options, epoch: this.epochNow }, description);
+  }
+
+  /** What a decode instance registers and `pushHandoffKv` takes: one descriptor a rank (spec 1.5.2). @throws `NOT_SET_UP` */
+  get instanceMeta(): readonly Readonly<Record<string, unknown>>[] {
+    return this.requireRunning().description.instanceMeta;
+  }
+
+  /** This instance's identity. */
+  get identity(): { readonly instance: string; readonly incarnation: string } {
+    return { instance: this.options.instance, incarnation: this.options.incarnation };
+  }
+
+  // --- inside ------------------------------------------------------------------------------------------------------------
+
+  private build(
+    role: Role,
+    transports: readonly Transport[],
+    description: InstanceDescription,
+    group: RankGroup | null,
+    carrier: LogCarrier,
+  ): Running {
+    const { engine, options } = this;
+    const log = new ScheduleLog(carrier, group, { apply: (record, index) => this.apply(record, index) });
+    const metrics = new Metrics({ role, instance: options.instance, rank: log.rank });
+    const transfers = new Transfers(() => transports);
+    const plans = new PeerPlans(
+      { kv: engine.kv, ssm: engine.ssm },
+      transports,
+      role === 'decode' ? 'pull' : 'push-source',
+    );
+    const shared = { context: engine, options, metrics, log, group, transfers };
+    const decode =
+      role === 'decode'
+        ? new DecodeSide({
+            ...shared,
+            parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache: this.peers }),
+            startTransfer: (pending, reservation) => this.startImport(pending, reservation),
+            transportTraits: (pending) => traitsOf(pending, plans),
+            hash: (prompt, salt) => hashPrompt(prompt, engine.blockSize, salt, log.carrier),
+            ...instanceBytes(engine),
+            notices: {
+              transferReady: (pending, cachedPrefixBlocks) =>
+                this.noticeLeader('kvTransferReady', { ...identityOf(pending), cachedPrefixBlocks }),
+              readDone: (pending) => this.noticeLeader('kvReadDone', identityOf(pending)),
+              failed: (pending, error, sourceSafe) =>
+                this.noticeLeader('requestError', { ...identityOf(pending), error, sourceSafe }),
+              aborted: (pending, sourceSafe) =>
+                this.noticeLeader('requestAborted', { ...identityOf(pending), sourceSafe }),
+              admitted: (pending) => this.notice('handoffAdmitted', identityOf(pending)),
+              quarantined: (pending) => this.notice('quarantined', { ...identityOf(pending), ...heldBy(pending) }),
+              reclaimed: (pending) => this.notice('reclaimed', { ...identityOf(pending), ...heldBy(pending) }),
+            },
+          })
+        : null;
+    const prefill =
+      role === 'prefill'
+        ? new PrefillSide({
+            ...shared,
+            description,
+            startPush: (pushId, pin, record) => this.startPush(pushId, pin, record),
+            lateReadsAreNoticed: () =>
+              transports.every(
+                ({ capabilities }) => capabilities.direction === 'push' || capabilities.detectsLateReads,
+              ),
+            notices: {
+              pinned: ({ requestId, handoffId, blocks }) =>
+                this.notice('pinned', { requestId, handoffId, blocks: blocks.length }),
+              ready: ({ requestId, handoffId }) => this.notice('ticketReady', { requestId, handoffId }),
+              released: ({ requestId, handoffId }, reason) => this.notice('released', { requestId, handoffId, reason }),
+              overdue: ({ requestId, handoffId, owner }, ageMs) =>
+                this.notice('pinOverdue', { requestId, handoffId, ageMs, owner }),
+              pushFailed: (pin, error, sourceSafe) =>
+                this.noticeLeader('requestError', {
+                  requestId: pin.requestId,
+                  attemptId: 0,
+                  source: this.refOfPin(pin),
+                  error,
+                  sourceSafe,
+                }),
+              warning: (message, error) => this.warn(message, error),
+            },
+          })
+        : null;
+    return {
+      role,
+      context: engine,
+      options,
+      log,
+      group,
+      transports,
+      transfers,
+      plans,
+      description,
+      metrics,
+      decode,
+      prefill,
+    };
+  }
+
+  private apply(record: LogRecord, index: number): void {
+    const { decode, prefill } = this.requireRunning();
+    this.engine.blocks.setClock(index);
+    if (decode !== null) decode.apply(record);
+    else prefill?.apply(record);
+  }
+
+  private startImport(pending: PendingImport, reservation: Reservation): LocalTransfer {
+    const { plans } = this.requireRunning();
+    const { parsed } = pending.source;
+    if (parsed === null) return LocalTransfer.failed(pending.attemptId, pending.error as HandoffError);
+    try {
+      const { handoff } = parsed;
+      const legs = plans.legs({
+        ranks: parsed.ranks,
+        shares: parsed.shares,
+        skipBlocks: reservation.cachedPrefixBlocks,
+        localBlocks: reservation.blocks,
+        localSlot: reservation.slot,
+        blockGenerations: parsed.blockGenerations,
+        slotGeneration: parsed.slotGeneration,
+        tag:
+          handoff === null
+            ? `request:${String(pending.requestId)}`
+            : `${handoff.instance}/${handoff.incarnation}/${handoff.handoffId}`,
+      });
+      const imported = reservation.blocks.subarray(reservation.cachedPrefixBlocks);
+      const gate = this.engine.targetQuiescent(imported, reservation.slot);
+      return new LocalTransfer(
+        pending.attemptId,
+        legs,
+        gate === null ? [] : [gate],
+        this.options.clock.now() + this.options.deadlines.handshakeMs,
+        ({ transport, peer, request }) => transport.begin(request, peer),
+        (error) => this.warn('polling a KV import failed; it is polled again', error),
+      );
+    } catch (error) {
+      return LocalTransfer.failed(pending.attemptId, toHandoffError(error));
+    }
+  }
+
+  private startPush(pushId: number, pin: Pin, record: PushRecord): LocalTransfer {
+    const { plans } = this.requireRunning();
+    try {
+      const ranks = parseInstanceMeta(record.targets, `${record.targetInstance}/${record.targetIncarnation}`);
+      // The receiver knows where its blocks go; a push only says in which order the source's are sent.
+      const places = Int32Array.from(pin.blocks, (_, index) => index);
+      const ref = this.refOfPin(pin);
+      const legs = plans.legs({
+        ranks,
+        shares: ranks.map(() => ({ blockIds: places, slot: pin.slot === null ? null : 0 })),
+        skipBlocks: record.cachedPrefixBlocks,
+        localBlocks: pin.blocks,
+        localSlot: pin.slot,
+        blockGenerations: null,
+        slotGeneration: null,
+        tag: `${ref.instance}/${ref.incarnation}/${ref.handoffId}`,
+      });
+      return new LocalTransfer(
+        pushId,
+        legs,
+        pin.ready === null ? [] : [pin.ready],
+        this.options.clock.now() + this.options.deadlines.handshakeMs,
+        ({ transport, peer, request }) => {
+          if (transport.beginPush === undefined) {
+            throw new HandoffError(
+              'NO_TRANSPORT',
+              `the ${transport.name} transport is read by its peers and does not push`,
+              { phase: 'prefill' },
+            );
+          }
+          return transport.beginPush(request, peer);
+        },
+        (error) => this.warn('polling a KV push failed; it is polled again', error),
+      );
+    } catch (error) {
+      return LocalTransfer.failed(pushId, toHandoffError(error));
+    }
+  }
+
+  private refOfPin(pin: Pin): HandoffRef {
+    return { ...this.identity, handoffId: pin.handoffId, epoch: this.epochNow };
+  }
+
+  private untilAborted(added: Promise<Finished>, signal: AbortSignal, requestId: RequestId): Promise<Finished> {
+    const abort = (): void => {
+      this.abortKvHandoff(requestId);
+    };
+    signal.addEventListener('abort', abort, { once: true });
+    return added.finally(() => signal.removeEventListener('abort', abort));
+  }
+
+  private pollOnce({ decode }: Running): void {
+    if (decode !== null) this.pollPendingKvImports();
+    else this.pollPendingKvPushes();
+  }
+
+  private openWork({ decode, prefill }: Running): number {
+    return (decode?.role.imports.size ?? 0) + (decode?.pendingCount ?? 0) + (prefill?.role.ledger.size ?? 0);
+  }
+
+  private requireQuiet({ decode, prefill }: Running): void {
+    const moving =
+      (decode?.pendingCount ?? 0) + (decode?.role.quarantined.size ?? 0) + (prefill?.role.pendingPushCount ?? 0);
+    if (moving > 0) {
+      throw new HandoffError(
+        'MEMORY_IN_DOUBT',
+        `${moving} transfers may still access cache storage; drain first, or close({force: true})`,
+        {
+          sourceSafe: false,
+          targetSafe: false,
+        },
+      );
+    }
+    const pins = prefill?.role.ledger.size ?? 0;
+    if (pins > 0)
+      throw new HandoffError(
+        'HANDOFF_STILL_PINNED',
+        `handoff state of ${pins} requests remains pinned; drain first, or close({force: true})`,
+      );
+  }
+
+  private requireRunning(): Running {
+    if (this.state === 'closed') throw new HandoffError('CLOSED', 'this StateHandoff was closed');
+    if (this.running === null)
+      throw new HandoffError('NOT_SET_UP', 'setupKvTransfer has not been called, or has not finished');
+    return this.running;
+  }
+
+  private requireRole(role: 'prefill'): Running & { readonly prefill: PrefillSide };
+  private requireRole(role: 'decode'): Running & { readonly decode: DecodeSide };
+  private requireRole(role: Role): Running {
+    const running = this.requireRunning();
+    if (running.role !== role)
+      throw new HandoffError('WRONG_ROLE', `this is a ${running.role} engine; the call belongs to ${role}`);
+    return running;
+  }
+
+  /** Runs one public call; listeners hear of it when the outermost one is over. */
+  private call<T>(body: () => T): T {
+    this.depth += 1;
+    try {
+      return body();
+    } finally {
+      this.depth -= 1;
+      this.flush();
+    }
+  }
+
+  private flush(): void {
+    if (this.depth > 0) return;
+    for (let next = this.outbox.shift(); next !== undefined; next = this.outbox.shift()) next();
+  }
+
+  private notice<Name extends keyof StateHandoffEvents>(
+    name: Name,
+    ...args: Parameters<StateHandoffEvents[Name]>
+  ): void {
+    this.outbox.push(() => this.emitSafely(name, ...args));
+  }
+
+  /** Control-plane notices come from rank 0 alone, once for the instance. */
+  private noticeLeader<Name extends keyof StateHandoffEvents>(
+    name: Name,
+    ...args: Parameters<StateHandoffEvents[Name]>
+  ): void {
+    if ((this.running?.log.rank ?? 0) === 0) this.notice(name, ...args);
+  }
+
+  private warn(message: string, error: unknown): void {
+    this.notice('warning', { message, error });
+    if (this.depth === 0) this.flush();
+  }
+
+  /** A listener that throws harms nobody but itself. */
+  private emitSafely<Name extends keyof StateHandoffEvents>(
+    name: Name,
+    ...args: Parameters<StateHandoffEvents[Name]>
+  ): void {
+    try {
+      this.emit(name, ...(args as Parameters<EventEmitter.EventListener<StateHandoffEvents, Name>>));
+    } catch (error) {
+      if (name === 'warning') return;
+      this.emitSafely('warning', { message: `a listener of ${name} threw`, error });
+    }
+  }
+}
+
+function chooseCarrier(asked: 'group' | 'host' | undefined, group: RankGroup | null): LogCarrier {
+  if (asked === undefined) return group === null || group.size === 1 ? 'local' : 'group';
+  if (asked === 'group' && group === null)
+    throw argumentError('options.group', 'a RankGroup for the group carrier', group);
+  return asked;
+}
+
+function identityOf({ attemptId, requestId, source }: ImportIdentity): {
+  attemptId: number;
+  requestId: RequestId;
+  source: HandoffRef | null;
+} {
+  return { attemptId, requestId, source: source.handoff };
+}
+
+function heldBy({ reservation }: PendingImport): { blocks: number; slot: number | null } {
+  return {
+    blocks: (reservation?.blocks.length ?? 0) + (reservation?.continuation.length ?? 0),
+    slot: reservation?.slot ?? null,
+  };
+}
+
+function traitsOf(pending: PendingImport, plans: PeerPlans): { twoSided: boolean; fatalWhenUnsafe: boolean } {
+  const rank = pending.source.parsed?.ranks[0];
+  if (rank === undefined) return { twoSided: false, fatalWhenUnsafe: false };
+  try {
+    const { capabilities } = plans.transportFor(rank);
+    return { twoSided: capabilities.direction === 'push', fatalWhenUnsafe: capabilities.unsafeFailureIsFatal === true };
+  } catch {
+    return { twoSided: false, fatalWhenUnsafe: false };
+  }
+}
+
+/** What one block and one slot take over all ranks, from the model's own figures. */
+function instanceBytes({ kv, ssm, blockSize }: EngineContext): { blockBytes: number; slotBytes: number } {
+  const { layout, buffers } = kv;
+  const planes = buffers[0]?.axes.find(({ name }) => name === 'plane')?.size ?? 1;
+  const blockBytes =
+    planes *
+    layout.numLayersGlobal *
+    layout.numKvHeadsGlobal *
+    layout.headDim *
+    blockSize *
+    (buffers[0]?.elementBytes ?? 1);
+  if (ssm === null) return { blockBytes, slotBytes: 0 };
+  const { nheads, headdim, dState, ngroups, dConv } = ssm.layout.dims;
+  const layers = ssm.layout.numLayers;
+  const conv = (nheads * headdim + 2 * ngroups * dState) * dConv * ssm.conv.elementBytes;
+  return { blockBytes, slotBytes: layers * (conv + nheads * headdim * dState * ssm.recurrent.elementBytes) };
+}
+
+/** The `host` carrier needs every rank's add applied where it is called, so there hashing stays on the spot. */
+function hashPrompt(
+  prompt: Int32Array,
+  blockSize: number,
+  salt: string | null,
+  carrier: LogCarrier,
+): BigInt64Array | Promise<BigInt64Array> {
+  const options = salt === null ? {} : { salt };
+  if (prompt.length < asyncTokensMin || carrier === 'host') return computeBlockHashes(prompt, blockSize, options);
+  return computeBlockHashesAsync(prompt, blockSize, options);
+}
+
+function checkLabel(requestId: RequestId): RequestId {
+  const isLabel =
+    typeof requestId === 'number'
+      ? Number.isSafeInteger(requestId)
+      : typeof requestId === 'string' && requestId.length <= 256;
+  if (!isLabel) throw argumentError('requestId', 'an integer, or at most 256 characters', requestId);
+  return requestId;
+}
+
+function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array {
+  if (!(prompt instanceof Int32Array) && !Array.isArray(prompt))
+    throw argumentError('prompt', 'a list of token ids', prompt);
+  if (prompt.length === 0) throw argumentError('prompt', 'at least one token', prompt);
+  const tokens = Int32Array.from(prompt);
+  for (let i = 0; i < tokens.length; i += 1) {
+    if (tokens[i] !== prompt[i]) throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', prompt[i]);
+  }
+  return tokens;
+}
+
+function requireOwner(owner: string): void {
+  if (typeof owner !== 'string' || owner.length === 0 || owner.length > 512)
+    throw argumentError('owner', 'a non-empty string of at most 512 characters', owner);
+}
+
+/** The identity in a ticket that was refused, when there is a readable one. */
+function refOf(kvMeta: unknown): HandoffRef | null {
+  const handoff = (kvMeta as { handoff?: Partial<Record<string, unknown>> } | null)?.handoff;
+  const { instance, incarnation, handoff_id: handoffId, epoch } = handoff ?? {};
+  if (
+    typeof instance !== 'string' ||
+    typeof incarnation !== 'string' ||
+    typeof handoffId !== 'number' ||
+    typeof epoch !== 'number'
+  )
+    return null;
+  return { instance, incarnation, handoffId, epoch };
+}
+
+function toHandoffError(error: unknown): HandoffError {
+  return isHandoffError(error)
+    ? error
+    : new HandoffError(
+        'INVARIANT',
+        `a transfer could not be planned: ${String((error as Error | null)?.message ?? error)}`,
+        { cause: error },
+      );
+}
