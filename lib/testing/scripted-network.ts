@@ -97,7 +97,7 @@ export class ScriptedNetwork {
     for (const [key, half] of this.#halves) {
       if (half.source !== transport && half.target !== transport) continue;
       this.#halves.delete(key);
-      if (!this.transfers.has(half)) half.noteDeath(half.source === transport ? 'source' : 'target');
+      half.noteDeath(half.source === transport ? 'source' : 'target');
     }
     for (const transfer of [...this.transfers]) {
       if (transfer.source === transport) transfer.noteDeath('source');

@@ -398,6 +398,19 @@ describe('decode', () => {
     expect(decode.targetQuiescent(blocks, slot)).toBeNull();
   });
 
+  test('a fence is not over when an older one on the same memory is', () => {
+    let delayMs = 5;
+    const decode = engine({ quiescentAfterMs: () => delayMs });
+    const blocks = decode.blocks.allocate(1)!;
+    decode.targetQuiescent(blocks, null);
+    delayMs = 10;
+    const later = decode.targetQuiescent(blocks, null)!;
+    decode.clock.advance(5);
+    expect([decode.isBusy('block', blocks[0]!), later.isComplete()]).toEqual([true, false]);
+    decode.clock.advance(5);
+    expect([decode.isBusy('block', blocks[0]!), later.isComplete()]).toEqual([false, true]);
+  });
+
   test('earlier work does not touch named blocks', () => {
     const decode = engine({ quiescentAfterMs: () => 5 });
     const blocks = decode.blocks.allocate(2)!;

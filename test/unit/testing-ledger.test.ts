@@ -203,6 +203,48 @@ describe('OwnershipLedger', () => {
     expect(each.found).toEqual([]);
   });
 
+  test('a failure of the last owner is not held against the next, and a reader that is over blinds nobody', () => {
+    const each = world({}, false);
+    const from = each.source.engine.blocks.allocate(1)!;
+    const to = each.target.engine.blocks.allocate(1)!;
+    each.begin(from, to, faults.error('now'));
+    each.network.advance(1);
+    each.target.engine.blocks.release(to);
+    expect(each.target.engine.blocks.allocate(1)).toEqual(to);
+    each.begin(from, to);
+    each.network.advance(1);
+    each.target.engine.blocks.register(to, BigInt64Array.of(5n), BigInt64Array.of(0n));
+    each.source.engine.blocks.release(from);
+    expect(each.source.engine.blocks.allocate(1)).toEqual(from);
+    expect(each.found).toEqual([]);
+  });
+
+  test('sees the targets of every table of a program', () => {
+    const each = world();
+    const from = each.source.engine.blocks.allocate(1)!;
+    const to = each.target.engine.blocks.allocate(2)!;
+    const strides = { sourceBlock: 32, targetBlock: 32, sourceSub: 0, targetSub: 0 };
+    const rectangle = (table: number) =>
+      ({
+        sourceRegion: 0,
+        targetRegion: 0,
+        table,
+        tableFrom: 0,
+        tableCount: 1,
+        sourceOffset: 0,
+        targetOffset: 0,
+        fragmentBytes: 32,
+        loops: [],
+      }) as const;
+    const tables = [to[0]!, to[1]!].map((block) => ({ source: from, target: Int32Array.of(block), strides }));
+    const peer = each.target.transport.connect(each.source.transport.grant());
+    const program = { rectangles: [rectangle(0), rectangle(1)], tables };
+    each.target.transport.begin({ programs: [program], generations: null, tag: 'two' }, peer);
+    expect(each.ledger.inDoubt(each.target.transport).blocks).toEqual([...to].sort());
+    each.network.advance(1);
+    expect(each.found).toEqual([]);
+  });
+
   test('finds a block that is named before every rank has it', () => {
     const each = world();
     const other = each.make('decode', 'd1', 'decode', {});
@@ -352,7 +394,7 @@ describe('checkInvariants', () => {
       ownedHashes: hashes,
       blockCount: 0,
     });
-    expect(messages(observed(pool(), [], [owns(1, 5n, 6n), owns(2, 7n), owns(3, 6n)]))).toEqual([
+    expect(messages(observed(pool(), [], [owns(1, 5n, 5n, 6n), owns(2, 7n), owns(3, 6n)]))).toEqual([
       'I4 d0 hash 6 is owned by attempts 1 and 3',
     ]);
   });

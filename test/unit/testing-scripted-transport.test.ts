@@ -6,6 +6,7 @@
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import type { Peer, TransferRequest, TransferHandle } from '../../lib/transfer/transport.js';
 import { PlainRegion } from '../../lib/memory/plain-region.js';
+import { expandMoves } from '../../lib/testing/copy-moves.js';
 import { ModelBlockPool } from '../../lib/testing/model-block-pool.js';
 import { ScriptedNetwork } from '../../lib/testing/scripted-network.js';
 import type { ScriptedTransfer } from '../../lib/testing/scripted-transfer.js';
@@ -393,6 +394,43 @@ describe('faults', () => {
     expect(stuck.poll()).toBe('failed-active');
   });
 
+  test('a cancel under way is no proof for a transfer that failed in doubt meanwhile', () => {
+    const each = pair();
+    const handle = begin(each, { ...faults.partialWrite('never'), cancelAfterMs: 5 });
+    handle.cancel();
+    each.network.advance(1e3);
+    expect([handle.poll(), handle.error?.code]).toEqual(['failed-active', 'TRANSFER_FAILED']);
+  });
+
+  test('a scripted error after a cancel keeps its own proof', () => {
+    const each = pair({ provesQuietOnCancel: false });
+    const handle = begin(each, faults.errorWhileWriting('never'));
+    handle.cancel();
+    each.network.advance(1e3);
+    expect([handle.poll(), arrived(each)]).toEqual(['failed-active', 16]);
+  });
+
+  test('the end of the bytes of a dead source proves nothing', () => {
+    const each = pair({ provesQuietOnCancel: false });
+    const handle = begin(each, { pieces: 4, pieceMs: 1, peerDeath: { outcome: 'in-doubt', lingerMs: 100 } });
+    each.network.advance(0);
+    handle.cancel();
+    each.network.kill(each.source.transport);
+    each.network.advance(1e3);
+    expect([handle.poll(), arrived(each)]).toEqual(['failed-active', 16]);
+    handle.peerAttestedDead();
+    expect(handle.poll()).toBe('failed-quiet');
+  });
+
+  test('what was to happen in the middle of a transfer does not happen once it is over', () => {
+    const each = pair();
+    const handle = begin(each, faults.peerRestart());
+    each.network.advance(0);
+    handle.cancel();
+    each.network.advance(1e3);
+    expect([handle.poll(), each.source.transport.isDead]).toEqual(['failed-quiet', false]);
+  });
+
   test('begin that throws with safe targets: no byte, no transfer', () => {
     const each = pair();
     expect(() => begin(each, faults.beginThrows(true))).toThrow(
@@ -525,7 +563,7 @@ describe('death of the source', () => {
 
   test("a dead target is written no more, and its transfers are nobody's", () => {
     const each = pair();
-    begin(each, { pieces: 2, pieceMs: 1 });
+    begin(each, { pieces: 2, pieceMs: 1, peerDeath: { outcome: 'in-doubt', lingerMs: 50 } });
     each.network.advance(0);
     each.network.kill(each.target.transport);
     each.network.advance(1e3);
@@ -730,7 +768,7 @@ describe('a push', () => {
   test('whose target dies before or after it began: the source is told', () => {
     for (const begun of [false, true]) {
       const each = push();
-      each.network.planNext({ pieces: 2, pieceMs: 1 });
+      each.network.planNext({ pieces: 2, pieceMs: 1, peerDeath: { outcome: 'noticed', lingerMs: 50 } });
       const send = each.source.transport.beginPush!(request('p', copy([1, 3], [0, 0])), each.back);
       if (begun) each.target.transport.begin(request('p', copy([0, 0], [4, 0])), each.peer);
       each.network.advance(0);
@@ -744,6 +782,29 @@ describe('a push', () => {
     expect(pair().source.transport.beginPush).toBeUndefined();
     expect(push().source.transport.capabilities).toMatchObject({ direction: 'push', detectsLateReads: false });
   });
+});
+
+test('ranges are merged with their neighbours within one region only', () => {
+  const rectangle = (
+    sourceRegion: number,
+    targetRegion: number,
+    offset: number,
+  ): CopyProgram['rectangles'][number] => ({
+    sourceRegion,
+    targetRegion,
+    table: -1,
+    tableFrom: 0,
+    tableCount: 0,
+    sourceOffset: offset,
+    targetOffset: offset,
+    fragmentBytes: 4,
+    loops: [],
+  });
+  const moves = (...rectangles: CopyProgram['rectangles']): readonly number[] =>
+    expandMoves([{ rectangles, tables: [] }], [16, 16], [16, 16]);
+  expect(moves(rectangle(0, 0, 0), rectangle(0, 0, 4))).toEqual([0, 0, 0, 0, 8]);
+  expect(moves(rectangle(0, 0, 0), rectangle(1, 0, 4))).toEqual([0, 0, 0, 0, 4, 1, 4, 0, 4, 4]);
+  expect(moves(rectangle(0, 0, 0), rectangle(0, 1, 4))).toEqual([0, 0, 0, 0, 4, 0, 4, 1, 4, 4]);
 });
 
 describe('misuse', () => {
