@@ -10,7 +10,8 @@ export interface HandoffRef {
   readonly epoch: number;
 }
 
-interface ImportNotice {
+/** Which import a notice is about. */
+export interface ImportNotice {
   readonly requestId: RequestId;
   readonly attemptId: number;
   /** Where the state came from; null for a ticket of a peer without fenced identity. */

@@ -1,5 +1,10 @@
 /** Everything a host engine, a router or an operator's tool imports. Named exports only. */
-export { HandoffError, isHandoffError, type HandoffErrorCode, type HandoffPhase } from './errors.js';
+export { StateHandoff, type AddOptions, type SetupOptions } from './state-handoff.js';
+export { errorCodes, HandoffError, isHandoffError } from './errors.js';
+export type { HandoffErrorCode, HandoffErrorInit, HandoffPhase } from './errors.js';
+export type { HandoffRef, ImportNotice, StateHandoffEvents } from './events.js';
+export type { DeadlineOptions, LimitOptions, StateHandoffOptions } from './options.js';
+export { systemClock, type Clock } from './clock.js';
 export type {
   EngineContext,
   Fence,
@@ -10,13 +15,57 @@ export type {
   SamplingParams,
   SsmBuffers,
 } from './engine-context.js';
+export type { JsonObject, JsonValue, WireObject, WireValue } from './json.js';
+
 export type { BlockAllocator, SlotAllocator } from './memory/allocators.js';
 export type { Axis, AxisName, BufferGeometry } from './memory/axes-geometry.js';
-export type { KvLayout } from './memory/kv-layout.js';
-export type { SsmDims, SsmLayout } from './memory/ssm-layout.js';
-export type { Region } from './memory/region.js';
-export { computeBlockHashes } from './memory/block-hash.js';
-export { BlockPool } from './memory/block-pool.js';
+export {
+  computeBlockHashes,
+  computeBlockHashesAsync,
+  type BlockHashOptions,
+  type Tokens,
+} from './memory/block-hash.js';
+export { BlockPool, type BlockPoolOptions, type BlockPoolSnapshot, type EvictionPolicy } from './memory/block-pool.js';
 export { Generations } from './memory/generations.js';
-export { allocateHostRegion } from './memory/host-region.js';
-export { SsmSlotPool } from './memory/ssm-slot-pool.js';
+export { allocateHostRegion, type HostRegionOptions } from './memory/host-region.js';
+export type { KvLayout } from './memory/kv-layout.js';
+export type { BlockPoolObserver } from './memory/pool-observers.js';
+export type { Region } from './memory/region.js';
+export type { SsmDims, SsmLayout } from './memory/ssm-layout.js';
+export { SsmSlotPool, type SsmSlotPoolOptions, type SsmSlotPoolSnapshot } from './memory/ssm-slot-pool.js';
+
+export type { FinishedPrefill, PreparedHandoffs } from './prefill/prefill-side.js';
+export type { PinState } from './prefill/pin-ledger.js';
+export { encodeTicket, decodeTicket } from './ticket-codec.js';
+export type { KvMeta, Ticket } from './ticket.js';
+export type { TicketLimits } from './limits.js';
+export { checkCompatible, parseInstanceCard } from './compatibility.js';
+export type { Difference, InstanceCard, InstanceRole, KvSignature, SsmSignature } from './compatibility.js';
+
+export {
+  InProcessRankGroup,
+  type InProcessRankGroupOptions,
+  type MessageKind,
+} from './control/in-process-rank-group.js';
+export type { LogRecord, RankGroup, StepFrame } from './control/rank-group.js';
+
+export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
+export { checkProgram, type CheckOptions, type WantedRange } from './transfer/check-program.js';
+export type {
+  MemoryKind,
+  Peer,
+  PeerStatus,
+  SourceGenerations,
+  Transport,
+  TransportCapabilities,
+  TransportGrant,
+  TransferHandle,
+  TransferRequest,
+  TransferStatus,
+} from './transfer/transport.js';
+export type { Backend } from './setup/build-transports.js';
+export type { Role } from './setup/check-context.js';
+export { HostTransport, type HostGenerations, type HostTransportOptions } from './transfer/transports/host.js';
+
+export type { ImportView, ImportViewState, Inspection, Load, PinView } from './observe/inspection.js';
+export type { HistogramSnapshot, MetricsSnapshot } from './observe/metrics.js';
