@@ -163,12 +163,23 @@ Napi::Value BlockHashesAsync(const Napi::CallbackInfo& info) {
   });
 }
 
+// Arguments: messages, messageBytes.
+Napi::Value BlockHashMessages(const Napi::CallbackInfo& info) {
+  return Guarded(info.Env(), [&] {
+    const Borrowed<uint8_t> messages = BorrowElements<uint8_t>(info[0], "messages");
+    const auto message_bytes = static_cast<size_t>(WholeNumber(info[1], "messageBytes", kDigestBytes, kSafeInteger));
+    HashMessages(RequireSha256(), messages.data, messages.count, message_bytes);
+    return info.Env().Undefined();
+  });
+}
+
 }  // namespace
 
 void InitBlockHash(Napi::Env env, Napi::Object exports) {
   exports.Set("blockHashBackend", Napi::Function::New<BlockHashBackend>(env, "blockHashBackend"));
   exports.Set("blockHashes", Napi::Function::New<BlockHashes>(env, "blockHashes"));
   exports.Set("blockHashesAsync", Napi::Function::New<BlockHashesAsync>(env, "blockHashesAsync"));
+  exports.Set("blockHashMessages", Napi::Function::New<BlockHashMessages>(env, "blockHashMessages"));
 }
 
 }  // namespace state_handoff

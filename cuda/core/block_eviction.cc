@@ -14,7 +14,13 @@ constexpr size_t kPrefetchDistance = 12;
 bool BlockPool::Evict(int64_t count) {
   removed_ids_.clear();
   if (count <= 0) return true;
-  if (evictable_ < count) return false;
+  if (evictable_ < count || !EvictLeaves(count)) return false;
+  if (generations_ != nullptr) generations_->Advance(victims_.data(), victim_count_);
+  return true;
+}
+
+// All but moving the generations. `count` is not more than what is evictable.
+bool BlockPool::EvictLeaves(int64_t count) {
   if (!Peel(static_cast<size_t>(count))) {
     Unpeel();
     const int32_t id = maybe_cyclic_ ? FindOnCycle() : -1;
@@ -24,7 +30,6 @@ bool BlockPool::Evict(int64_t count) {
   }
   evictable_ -= static_cast<int32_t>(count);
   Deregister(victims_.data(), victim_count_);
-  if (generations_ != nullptr) generations_->Advance(victims_.data(), victim_count_);
   return true;
 }
 

@@ -35,4 +35,8 @@ struct TokenList {
 void HashBlocks(const Sha256& sha256, const TokenList& tokens, size_t block_size, uint8_t parent[kDigestBytes],
                 int64_t* hashes, size_t first_index = 0);
 
+// What the chain costs at the least: hashes messages of `message_bytes` that lie ready one after another and start with
+// room for the digest of the one before. For benchmarks.
+void HashMessages(const Sha256& sha256, uint8_t* messages, size_t bytes, size_t message_bytes);
+
 }  // namespace state_handoff

@@ -62,10 +62,8 @@ void BlockPool::RequireCaching(const char* call) const {
 
 bool BlockPool::Allocate(int64_t count, int32_t* out) {
   removed_ids_.clear();
-  if (count > free_) {
-    if (!IsLru() || count > allocatable_count()) return false;
-    if (!Evict(count - free_)) return false;
-  }
+  const int64_t evicted = count > free_ ? count - free_ : 0;
+  if (evicted > 0 && (!IsLru() || evictable_ < evicted || !EvictLeaves(evicted))) return false;
   free_ -= static_cast<int32_t>(count);
   const int32_t* top = &bag_[free_];
   for (int64_t i = 0; i < count; ++i) {
@@ -75,7 +73,10 @@ bool BlockPool::Allocate(int64_t count, int32_t* out) {
     block.references = 1;
     if (IsLru()) block.timestamp = clock_;
   }
-  if (generations_ != nullptr) generations_->Advance(top, count);
+  if (generations_ != nullptr) {
+    generations_->Advance(top, count - evicted);
+    generations_->Advance(top + count - evicted, evicted, 2);  // evicted, and handed out
+  }
   return true;
 }
 

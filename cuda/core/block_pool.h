@@ -96,6 +96,7 @@ class BlockPool {
   void RequireCaching(const char* call) const;
   void BecameUsed(int32_t id);
   void BecameUnused(int32_t id);
+  bool EvictLeaves(int64_t count);
   void PrefetchAhead() const;
   bool Peel(size_t count);
   void Unpeel();

@@ -17,7 +17,7 @@ Generations::Generations(size_t count)
   for (size_t id = 0; id < count; ++id) new (&table_[id]) std::atomic<uint64_t>(1);
 }
 
-void Generations::Advance(const int32_t* ids, size_t count) {
+void Generations::Advance(const int32_t* ids, size_t count, uint64_t steps) {
   for (size_t i = 0; i < count; ++i) {
     if (ids[i] < 0 || static_cast<size_t>(ids[i]) >= count_) {
       throw NativeError(ErrorCode::kARGUMENT_INVALID, "ids[" + std::to_string(i) + "]: expected an id below " +
@@ -26,7 +26,7 @@ void Generations::Advance(const int32_t* ids, size_t count) {
   }
   for (size_t i = 0; i < count; ++i) {
     std::atomic<uint64_t>& generation = table_[ids[i]];
-    generation.store(generation.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    generation.store(generation.load(std::memory_order_relaxed) + steps, std::memory_order_relaxed);
   }
   std::atomic_thread_fence(std::memory_order_release);
 #if defined(__x86_64__)

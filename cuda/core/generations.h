@@ -22,7 +22,8 @@ class Generations {
   explicit Generations(size_t count);
 
   // Owner's thread only. When this returns, no reader that sees bytes written afterwards can still see the old value.
-  void Advance(const int32_t* ids, size_t count);
+  // `steps` contents end one after another, as when a block is evicted and handed out in one call.
+  void Advance(const int32_t* ids, size_t count, uint64_t steps = 1);
 
   uint64_t Get(size_t id) const { return table_[id].load(std::memory_order_relaxed); }
   size_t count() const { return count_; }

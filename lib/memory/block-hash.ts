@@ -28,7 +28,7 @@ export const asyncTokensMin = 16_384;
 const blockSizeMax = 2 ** 30;
 const digestBytes = 32;
 /** Of a plain list, this many tokens are converted at a time: enough to be quick, few enough to stay in the cache. */
-const listPartTokens = 16_384;
+const listPartTokens = 8192;
 
 /**
  * The hashes of the complete blocks of `tokens`, each in [1, 2^63 - 1]; a partial last block has none.
@@ -49,11 +49,13 @@ export function computeBlockHashes(tokens: Tokens, blockSize: number, options: B
   checkTail(tokens, hashes.length * blockSize);
   if (!hasOpenssl()) return cryptoBlockHashes(doublesOf(tokens, 0, tokens.length), blockSize, parent, hashes);
   const partBlocks = Math.max(1, Math.floor(listPartTokens / blockSize));
+  const part = new Float64Array(Math.min(partBlocks, hashes.length) * blockSize);
   for (let block = 0; block < hashes.length; block += partBlocks) {
-    const from = block * blockSize;
     const end = Math.min(block + partBlocks, hashes.length);
-    const part = doublesOf(tokens, from, end * blockSize);
-    native(() => addon().blockHashes(part, blockSize, parent, from, hashes.subarray(block, end)));
+    const from = block * blockSize;
+    const used = part.subarray(0, end * blockSize - from);
+    copyNumbers(tokens, from, used);
+    native(() => addon().blockHashes(used, blockSize, parent, from, hashes.subarray(block, end)));
   }
   return hashes;
 }
@@ -147,15 +149,19 @@ function firstParent({ salt = null }: BlockHashOptions): Uint8Array {
   return createHash('sha256').update('megatron-prefix-cache-salt-v1\0', 'ascii').update(salt, 'utf8').digest();
 }
 
-/** Native code checks that the numbers are safe integers while it widens them; here only that they are numbers. */
 function doublesOf(tokens: readonly number[], from: number, to: number): Float64Array {
-  const part = new Float64Array(to - from);
-  for (let i = 0; i < part.length; i++) {
-    const token: unknown = tokens[from + i];
+  const doubles = new Float64Array(to - from);
+  copyNumbers(tokens, from, doubles);
+  return doubles;
+}
+
+/** Native code checks that the numbers are safe integers while it widens them; here only that they are numbers. */
+function copyNumbers(tokens: readonly number[], from: number, to: Float64Array): void {
+  for (let i = 0; i < to.length; i++) {
+    const token = tokens[from + i];
     if (typeof token !== 'number') throw argumentError(`tokens[${from + i}]`, 'a safe integer', token);
-    part[i] = token;
+    to[i] = token;
   }
-  return part;
 }
 
 /** Tokens of the partial last block are in no hash, but a wrong one is still a mistake. */

@@ -100,6 +100,8 @@ export interface MemoryAddon {
     parent: Uint8Array,
     firstIndex: number,
   ): Promise<BigInt64Array>;
+  /** What such a chain costs at the least: messages that lie ready, each with room for a digest in front. For benches. */
+  blockHashMessages(messages: Uint8Array, messageBytes: number): void;
   /** Native objects alive in this process. */
   memoryCounters(): {
     readonly generations: number;

@@ -79,8 +79,11 @@ describe.each(['openssl', 'none'] as const)('with backend %s', (backend) => {
   });
 
   test('the ends of what a token can be', () => {
-    const edges = [0, -0, -1, 2 ** 31 - 1, -(2 ** 31), 2 ** 31, 2 ** 32, -(2 ** 32) - 1, 2 ** 53 - 1, -(2 ** 53) + 1];
-    expect([...computeBlockHashes(edges, 5)]).toEqual(oracle(edges.map(BigInt), 5));
+    const powers = [31, 32, 50, 51, 52].flatMap((bits) => [2 ** bits - 1, 2 ** bits, 2 ** bits + 1]);
+    const edges = [0, -0, 1, 2 ** 53 - 1, ...powers].flatMap((token) => [token, -token]);
+    for (const blockSize of [1, 8, 19, 38]) {
+      expect([...computeBlockHashes(edges, blockSize)]).toEqual(oracle(edges.map(BigInt), blockSize));
+    }
     const wide = [2n ** 63n - 1n, -(2n ** 63n), -1n, 2n ** 62n];
     expect([...computeBlockHashes(BigInt64Array.from(wide), 4)]).toEqual(oracle(wide, 4));
   });
@@ -117,6 +120,15 @@ describe.each(['openssl', 'none'] as const)('with backend %s', (backend) => {
       expect(await Promise.all(answers)).toEqual([expected, expected, expected]);
     },
   );
+
+  test('what is no safe integer is found in every place of a vector', () => {
+    for (const bad of [0.5, -0.5, 1e-300, 2 ** 51 + 0.5, 2 ** 53, -(2 ** 53), 1e300, NaN, Infinity, -Infinity]) {
+      for (let at = 0; at < 19; at++) {
+        const tokens = Array.from({ length: 19 }, (_, i) => (i === at ? bad : i));
+        expect(() => computeBlockHashes(tokens, 19)).toThrow(`tokens[${at}]: expected a safe integer, got `);
+      }
+    }
+  });
 
   const wrong: readonly (readonly [string, string, readonly unknown[]])[] = [
     ['a string', 'tokens: expected an Int32Array, a BigInt64Array or an array of numbers, got "1"', ['1', 4]],
