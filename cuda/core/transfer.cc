@@ -18,7 +18,7 @@ void CheckIds(const ClaimedGenerations& claimed, const GenerationTable& table, c
         field + ": expected none for a peer that granted no generations, got " + std::to_string(claimed.ids.size()));
   }
   for (size_t i = 0; i < claimed.ids.size(); ++i) {
-    if (claimed.ids[i] >= 0 && static_cast<size_t>(claimed.ids[i]) < table.count) continue;
+    if (static_cast<size_t>(claimed.ids[i]) < table.count) continue;  // a negative id is a huge size_t
     throw NativeError(ErrorCode::kARGUMENT_INVALID, field + "[" + std::to_string(i) + "]: expected an id below " +
                                                         std::to_string(table.count) + ", got " +
                                                         std::to_string(claimed.ids[i]));

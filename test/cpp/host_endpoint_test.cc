@@ -123,6 +123,16 @@ TEST(EndpointRefusesWrongTokensCountsAndClosedRegions) {
   CHECK_EQUAL(FailureOf(*pair.importer, GrantOf(pair.address, {kBytes})), "PEER_REFUSED");
 }
 
+TEST(EndpointIsPatientWithAPeerThatIsReady) {
+  Pair pair;
+  HostGrant grant = GrantOf(pair.address, {kBytes});
+  grant.patience = std::chrono::milliseconds(150);
+  const uint64_t peer = pair.importer->Connect(grant);
+  CHECK(Settled(*pair.importer, peer) == LinkStatus::kReady);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  CHECK(pair.importer->Link(peer).status() == LinkStatus::kReady);
+}
+
 TEST(EndpointServesAsManyImportersAsItSaysAndNoMore) {
   Pair pair;
   std::vector<uint64_t> peers;

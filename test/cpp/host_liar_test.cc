@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -269,7 +270,9 @@ TEST(ImporterMapsNoHugePagesThatMayNotBeThere) {
 }
 
 TEST(BrokerOutlivesImportersThatLie) {
-  auto exporter = MakeEndpoint();
+  HostEndpoint::Options options;
+  options.blocks = std::make_shared<Generations>(4);
+  auto exporter = MakeEndpoint(std::move(options));
   exporter->AddRegion(HostRegion::Allocate(kBytes, "test"));
   const SocketAddress address = exporter->Listen(true, ".", FreshName(), kToken);
   const size_t descriptors = OpenDescriptors();
@@ -302,6 +305,13 @@ TEST(BrokerOutlivesImportersThatLie) {
     hello.magic = 0;
     Say(socket, &hello, sizeof(hello));
   });
+  lie([&](int socket) {
+    struct {
+      Hello hello;
+      char more;
+    } longer{good, 'x'};
+    Say(socket, &longer, sizeof(longer));
+  });
   for (const uint32_t count : {0u, 2u, 0xffffffffu}) {
     lie([&](int socket) {
       Hello hello = good;
@@ -329,13 +339,18 @@ TEST(BrokerOutlivesImportersThatLie) {
   }
   WaitFor("descriptors to be closed", [&] { return OpenDescriptors() == descriptors; });
   auto importer = MakeEndpoint();
-  CHECK(Settled(*importer, importer->Connect(GrantOf(address, {kBytes}))) == LinkStatus::kReady);
+  HostGrant grant = GrantOf(address, {kBytes});
+  grant.block_generations = 4;
+  CHECK(Settled(*importer, importer->Connect(grant)) == LinkStatus::kReady);
 }
 
 TEST(BrokerHangsUpOnAnImporterThatSaysNothing) {
   auto exporter = MakeEndpoint();
   exporter->AddRegion(HostRegion::Allocate(kBytes, "test"));
   const SocketAddress address = exporter->Listen(true, ".", FreshName(), kToken);
+  auto honest = MakeEndpoint();
+  const uint64_t peer = honest->Connect(GrantOf(address, {kBytes}));
+  CHECK(Settled(*honest, peer) == LinkStatus::kReady);
   const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   socklen_t bytes = 0;
   const sockaddr_un to = AddressOf(address.name, bytes);
@@ -345,6 +360,52 @@ TEST(BrokerHangsUpOnAnImporterThatSaysNothing) {
   char rest;
   CHECK_EQUAL(recv(socket, &rest, 1, 0), 0);
   close(socket);
+  // One that said its hello longer ago is still served.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(honest->Link(peer).status() == LinkStatus::kReady);
+}
+
+TEST(BrokerAndImporterServeNoOtherUser) {
+  if (geteuid() != 0) {
+    std::printf("  only root can become another user: left out\n");
+    return;
+  }
+  auto exporter = MakeEndpoint();
+  exporter->AddRegion(HostRegion::Allocate(kBytes, "test"));
+  const SocketAddress address = exporter->Listen(true, ".", FreshName(), kToken);
+  // As another user: hangs up on us at once, whatever we would say; and a broker of ours is told nothing.
+  const std::string name = FreshName();
+  int pipes[2];
+  CHECK_EQUAL(pipe(pipes), 0);
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    if (setresuid(65534, 65534, 65534) != 0) _exit(3);
+    const int broker = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    socklen_t bytes = 0;
+    const sockaddr_un own = AddressOf(name, bytes);
+    if (bind(broker, reinterpret_cast<const sockaddr*>(&own), bytes) != 0 || listen(broker, 1) != 0) _exit(4);
+    (void)!write(pipes[1], "x", 1);
+    const int importer = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const sockaddr_un to = AddressOf(address.name, bytes);
+    if (connect(importer, reinterpret_cast<const sockaddr*>(&to), bytes) != 0) _exit(5);
+    const Hello hello{kWireMagic, kWireVersion, 0, kToken, 1, 0};
+    (void)!send(importer, &hello, sizeof(hello), MSG_NOSIGNAL);
+    Welcome welcome{};
+    if (recv(importer, &welcome, sizeof(welcome), 0) > 0) _exit(6);
+    // Whoever connects to the broker hangs up without a word.
+    const int victim = accept(broker, nullptr, nullptr);
+    Hello heard{};
+    _exit(recv(victim, &heard, sizeof(heard), 0) > 0 ? 7 : 0);
+  }
+  char ready;
+  CHECK_EQUAL(read(pipes[0], &ready, 1), 1);
+  auto importer = MakeEndpoint();
+  CHECK_EQUAL(FailureOf(*importer, GrantOf(SocketAddress{true, name}, {kBytes})), "PEER_REFUSED");
+  int status = 0;
+  CHECK_EQUAL(waitpid(stranger, &status, 0), stranger);
+  CHECK_EQUAL(status, 0);
+  close(pipes[0]);
+  close(pipes[1]);
 }
 
 }  // namespace state_handoff::test

@@ -115,6 +115,11 @@ test('refuses, with the target untouched, what native code checks again', async 
     code: 'PROGRAM_OUT_OF_RANGE',
     message: expect.stringContaining('sourceRegion'),
   });
+  const [first] = program.rectangles;
+  for (const region of [1, 2 ** 32, Number.MAX_SAFE_INTEGER]) {
+    const nowhere = { ...program, rectangles: [{ ...first!, targetRegion: region }] };
+    expect((await ended(importer.begin(requestOf(nowhere), peer))).error?.code).toBe('PROGRAM_OUT_OF_RANGE');
+  }
   const claims = await ended(
     importer.begin(
       requestOf(blockProgram(Int32Array.of(0), Int32Array.of(0), 1024), {

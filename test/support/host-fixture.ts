@@ -1,5 +1,5 @@
 /** Regions, programs and patience for tests of the host transport. */
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import type { Peer, SourceGenerations, TransferHandle, TransferRequest } from '../../lib/transfer/transport.js';
 
@@ -43,9 +43,13 @@ export async function ended(handle: TransferHandle): Promise<TransferHandle> {
   return handle;
 }
 
-/** Open descriptors and threads of this process. */
-export function processResources(): { descriptors: number; threads: number } {
-  return { descriptors: readdirSync('/proc/self/fd').length, threads: readdirSync('/proc/self/task').length };
+/** Open descriptors, threads and mappings of shared memory of this process. */
+export function processResources(): { descriptors: number; threads: number; mapped: number } {
+  return {
+    descriptors: readdirSync('/proc/self/fd').length,
+    threads: readdirSync('/proc/self/task').length,
+    mapped: readFileSync('/proc/self/maps', 'utf8').split('/memfd:').length - 1,
+  };
 }
 
 /** Collects garbage without `--expose-gc`, and lets finalizers run. */
