@@ -5,7 +5,7 @@
  * and bytes move in the order of the clock's timers.
  */
 import { argumentError } from '../errors.js';
-import { ScriptedTransfer } from './scripted-transfer.js';
+import { ScriptedTransfer, type TransferSide } from './scripted-transfer.js';
 import type { ScriptedTransport } from './scripted-transport.js';
 import { SimulatedClock } from './simulated-clock.js';
 import {
@@ -54,7 +54,7 @@ export class ScriptedNetwork {
   /** Transfers that are not quiet, in order of beginning. */
   readonly transfers = new Set<ScriptedTransfer>();
   readonly #transports = new Map<string, ScriptedTransport>();
-  readonly #tags = new Set<string>();
+  readonly #tags = new Map<string, ScriptedTransfer>();
   /** Pushes of which one end has begun. */
   readonly #halves = new Map<string, ScriptedTransfer>();
   readonly #planned: PlannedTransfer[] = [];
@@ -137,21 +137,24 @@ export class ScriptedNetwork {
     return { ...smoothConnect, ...(this.#plannedConnects.shift() ?? this.script?.connect() ?? {}) };
   }
 
-  /** @internal a tag names one transfer of a pair of transports, for good */
-  claimTag(source: ScriptedTransport, target: ScriptedTransport, tag: string, side: string): void {
+  /** @internal a tag names one transfer of a pair of transports at a time */
+  claimTag(transfer: ScriptedTransfer, side: TransferSide): void {
+    const { source, target, tag } = transfer;
     const key = `${source.id}>${target.id}>${side}>${tag}`;
-    if (this.#tags.has(key)) {
-      throw argumentError('request.tag', 'a tag not used before between these two transports', tag);
+    const known = this.#tags.get(key);
+    if (known !== undefined && known !== transfer && !known.isOver(side)) {
+      throw argumentError('request.tag', 'a tag that no transfer between these two transports uses', tag);
     }
-    this.#tags.add(key);
+    this.#tags.set(key, transfer);
   }
 
   /** @internal the other half of a push if it has begun, else a first half */
-  matchHalf(source: ScriptedTransport, target: ScriptedTransport, tag: string): ScriptedTransfer {
+  matchHalf(source: ScriptedTransport, target: ScriptedTransport, tag: string, side: TransferSide): ScriptedTransfer {
     const key = `${source.id}>${target.id}>${tag}`;
     const half = this.#halves.get(key);
-    if (half !== undefined) {
-      this.#halves.delete(key);
+    const isMine = ((side === 'source' ? half?.sourceEnd : half?.targetEnd) ?? null) !== null;
+    if (half !== undefined && !(isMine && half.isOver(side))) {
+      if (!isMine) this.#halves.delete(key);
       return half;
     }
     const created = this.createTransfer(source, target, tag);

@@ -109,6 +109,12 @@ export class ScriptedTransfer {
     return this.deadSide !== null && !this.isMoving;
   }
 
+  /** Whether one end has nothing to do with it any more. */
+  isOver(side: TransferSide): boolean {
+    if (side === 'target') return this.isQuiet;
+    return this.sourceEnd === null || this.sourceEnd.isFinal;
+  }
+
   /** A pull: what it moves is known and it starts. */
   startPull(request: TransferRequest, moves: Moves): ScriptedHandle {
     this.request = request;

@@ -147,10 +147,10 @@ export class ScriptedTransport implements Transport {
     const source = this.#readyRemote(peer);
     if (source === null) return this.#stillborn(peer);
     const moves = expandMoves(request.programs, source.#sizes, this.#sizes);
-    this.network.claimTag(source, this, request.tag, 'target');
     const transfer = this.network.createTransfer(source, this, request.tag);
     const { fault } = transfer.plan;
     if (fault?.kind === 'begin-throws' && fault.targetSafe) throw beginError(true, []);
+    this.network.claimTag(transfer, 'target');
     transfer.hasHandle = fault?.kind !== 'begin-throws' || fault.cleanupHandle;
     const handle = transfer.startPull(request, moves);
     this.network.noteBegun(transfer);
@@ -244,8 +244,8 @@ export class ScriptedTransport implements Transport {
       side === 'source' ? this.#sizes : null,
       side === 'target' ? this.#sizes : null,
     );
-    this.network.claimTag(source, target, request.tag, side);
-    const transfer = this.network.matchHalf(source, target, request.tag);
+    const transfer = this.network.matchHalf(source, target, request.tag, side);
+    this.network.claimTag(transfer, side);
     const handle = transfer.join(side, request, moves);
     if (side === 'target') this.network.noteBegun(transfer);
     return handle;

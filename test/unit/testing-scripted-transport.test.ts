@@ -823,13 +823,31 @@ describe('misuse', () => {
     expect(each.network.transfers.size).toBe(0);
   });
 
-  test('a tag is used once between two transports', () => {
+  test('a tag is used once at a time between two transports', () => {
     const each = pair();
-    begin(each, {}, 'once');
-    each.network.advance(0);
+    begin(each, { startAfterMs: 1 }, 'once');
     expect(() => begin(each, {}, 'once')).toThrow(
-      'request.tag: expected a tag not used before between these two transports, got "once"',
+      'request.tag: expected a tag that no transfer between these two transports uses, got "once"',
     );
+    each.network.advance(1);
+    expect(begin(each, {}, 'once').poll()).toBe('active');
+    const stuck = pair();
+    expect(() => begin(stuck, faults.beginThrows(false), 'lost')).toThrow();
+    stuck.network.advance(100);
+    expect(() => begin(stuck, {}, 'lost')).toThrow('request.tag: expected a tag that no transfer');
+  });
+
+  test('a push whose end gave up can be begun again', () => {
+    const each = pair({ direction: 'push' });
+    const back = each.source.connect(each.target);
+    const send = (): TransferHandle => each.source.transport.beginPush!(request('p', copy([1, 3], [0, 0])), back);
+    const first = send();
+    expect(send).toThrow('request.tag: expected a tag that no transfer');
+    first.cancel();
+    const second = send();
+    const receive = each.target.transport.begin(request('p', copy([0, 0], [4, 0])), each.peer);
+    each.network.advance(0);
+    expect([first.poll(), second.poll(), receive.poll(), arrived(each)]).toEqual(['failed-quiet', 'done', 'done', 16]);
   });
 
   test('begin needs a peer of its own that is ready', () => {
