@@ -142,7 +142,7 @@ export class ScriptedNetwork {
     const { source, target, tag } = transfer;
     const key = `${source.id}>${target.id}>${side}>${tag}`;
     const known = this.#tags.get(key);
-    if (known !== undefined && known !== transfer && !known.isOver(side)) {
+    if (known !== undefined && !known.isOver(side)) {
       throw argumentError('request.tag', 'a tag that no transfer between these two transports uses', tag);
     }
     this.#tags.set(key, transfer);
