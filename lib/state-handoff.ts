@@ -918,6 +918,8 @@ function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array {
   if (!(prompt instanceof Int32Array) && !Array.isArray(prompt))
     throw argumentError('prompt', 'a list of token ids', prompt);
   if (prompt.length === 0) throw argumentError('prompt', 'at least one token', prompt);
+  // A copy either way: the caller may reuse its own.
+  if (prompt instanceof Int32Array) return prompt.slice();
   const tokens = Int32Array.from(prompt);
   for (let i = 0; i < tokens.length; i += 1) {
     if (tokens[i] !== prompt[i]) throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', prompt[i]);
