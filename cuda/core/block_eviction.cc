@@ -95,6 +95,7 @@ void BlockPool::Deregister(const int32_t* ids, size_t count) {
   for (size_t i = 0; i < std::min(count, kPrefetchDistance); ++i) table_.Prefetch(blocks_[ids[i]].hash);
   for (size_t i = 0; i < count; ++i) {
     if (i + kPrefetchDistance < count) table_.Prefetch(blocks_[ids[i + kPrefetchDistance]].hash);
+    if (generations_ != nullptr) generations_->Prefetch(ids[i]);
     Block& block = blocks_[ids[i]];
     if (track_removed_) {
       removed_ids_.push_back(ids[i]);

@@ -25,6 +25,9 @@ class Generations {
   // `steps` contents end one after another, as when a block is evicted and handed out in one call.
   void Advance(const int32_t* ids, size_t count, uint64_t steps = 1);
 
+  // A hint that `id` will be advanced soon.
+  void Prefetch(int32_t id) const { __builtin_prefetch(&table_[id], 1); }
+
   uint64_t Get(size_t id) const { return table_[id].load(std::memory_order_relaxed); }
   size_t count() const { return count_; }
   const std::shared_ptr<SealedMemory>& memory() const { return memory_; }
