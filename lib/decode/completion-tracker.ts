@@ -149,7 +149,7 @@ export class CompletionTracker {
       entry.isDirty = false;
       const { requestId, failed, reason } = entry;
       const sourceSafe = this.#isSafe(entry);
-      if (sourceSafe || (failed && !entry.failureAnnounced)) decisions.push({ requestId, failed, sourceSafe, reason });
+      decisions.push({ requestId, failed, sourceSafe, reason });
       if (failed) entry.failureAnnounced = true;
       if (sourceSafe) {
         this.#entries.delete(requestId);
@@ -184,6 +184,7 @@ export class CompletionTracker {
     return entry.safeCount === this.#worldSize;
   }
 
+  /** What makes a decision due stays true until the drain. */
   #touch(entry: Entry): void {
     if (entry.isDirty || !(this.#isSafe(entry) || (entry.failed && !entry.failureAnnounced))) return;
     entry.isDirty = true;

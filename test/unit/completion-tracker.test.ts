@@ -70,6 +70,19 @@ describe('CompletionTracker', () => {
     expect(tracker.drain()).toEqual([decision(1, false, true)]);
   });
 
+  it('counts a rank that became safe once, however often it says so', () => {
+    const tracker = new CompletionTracker(3);
+    tracker.report(report(1, 0, false, false));
+    for (let again = 0; again < 3; again++) tracker.report(report(1, 0, false, true));
+    expect(() => tracker.report(report(1, 0, false, false))).toThrow(
+      expect.objectContaining({ code: 'COMPLETION_CONTRADICTED' }),
+    );
+    tracker.report(report(1, 1, false, true));
+    expect(tracker.drain()).toEqual([]);
+    tracker.report(report(1, 2, false, true));
+    expect(tracker.drain()).toEqual([decision(1, false, true)]);
+  });
+
   it('orders the decisions of one drain by first mention, not by completion', () => {
     const tracker = new CompletionTracker(2);
     tracker.report(report(8, 0, false, true));
