@@ -45,6 +45,7 @@ export const errorCodes = {
   EPOCH_MISMATCH: { retryable: true, phase: 'decode' },
   HANDOFF_EXPIRED: { retryable: true, phase: 'transfer', native: true },
   HANDOFF_UNKNOWN: { retryable: false, phase: 'prefill' },
+  HANDOFF_NOT_READY: { retryable: true, phase: 'prefill' },
   HANDOFF_FENCED: { retryable: false, phase: 'prefill' },
   CLAIM_REFUSED: { retryable: false, phase: 'prefill' },
   OWNER_TERMINATED: { retryable: false, phase: 'prefill' },

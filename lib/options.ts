@@ -47,7 +47,8 @@ export interface StateHandoffOptions {
 export interface CompiledOptions {
   readonly instance: string;
   readonly incarnation: string;
-  readonly epoch: number;
+  /** Moves with `setGenerationEpoch`. */
+  epoch: number;
   readonly deadlines: {
     readonly queueMs: number;
     readonly handshakeMs: number;

@@ -7,31 +7,24 @@
 import { EventEmitter } from 'eventemitter3';
 import type { InstanceCard } from './compatibility.js';
 import type { LogRecord, RankGroup } from './control/rank-group.js';
-import { DecodeSide } from './decode/decode-side.js';
-import type { ImportIdentity } from './decode/decode-role.js';
-import { parseKvMeta } from './decode/handoff-parser.js';
-import { LocalTransfer } from './decode/local-transfer.js';
-import type { PendingImport } from './decode/pending-import.js';
-import type { Reservation } from './decode/reservation.js';
-import { Transfers } from './decode/transfers.js';
+import type { DecodeSide } from './decode/decode-side.js';
 import type { EngineContext, Fence, Finished, RequestId, SamplingParams } from './engine-context.js';
 import { argumentError, HandoffError, isHandoffError } from './errors.js';
 import type { HandoffRef, StateHandoffEvents } from './events.js';
-import { asyncTokensMin, computeBlockHashes, computeBlockHashesAsync } from './memory/block-hash.js';
-import { Metrics, type MetricsSnapshot } from './observe/metrics.js';
-import { inspectionOf, loadOf, type Inspection, type Load, type Observed } from './observe/inspection.js';
+import { BlockPool } from './memory/block-pool.js';
+import { Notices } from './notices.js';
+import { inspectionOf, loadOf, type Inspection, type Load } from './observe/inspection.js';
+import type { MetricsSnapshot } from './observe/metrics.js';
 import { compileOptions, type CompiledOptions, type StateHandoffOptions } from './options.js';
-import type { Pin } from './prefill/pin-ledger.js';
-import { PrefillSide, type FinishedPrefill, type PreparedHandoffs } from './prefill/prefill-side.js';
-import type { PushRecord } from './prefill/prefill-role.js';
-import { ScheduleLog, type LogCarrier } from './schedule-log.js';
-import { buildTransports, type Backend } from './setup/build-transports.js';
+import type { FinishedPrefill, PrefillSide, PreparedHandoffs } from './prefill/prefill-side.js';
+import { checkLabel, checkPrompt, refOf, requireOwner } from './request-input.js';
+import type { LogCarrier } from './schedule-log.js';
+import { buildTransports, generationsOf, type Backend } from './setup/build-transports.js';
 import { checkContext, type Role } from './setup/check-context.js';
-import { describeRanks, instanceCard, type InstanceDescription } from './setup/instance-description.js';
+import { describeRanks, instanceCard } from './setup/instance-description.js';
+import { startRunning, type Running } from './setup/running.js';
 import type { Ticket } from './ticket.js';
 import { parseInstanceMeta } from './transfer/peer-description.js';
-import { PeerDescriptorCache } from './transfer/peer-descriptor-cache.js';
-import { PeerPlans } from './transfer/peer-plans.js';
 import type { Transport } from './transfer/transport.js';
 
 export interface SetupOptions {
@@ -53,27 +46,12 @@ export interface AddOptions {
   readonly blockHashes?: BigInt64Array | null;
 }
 
-/** Everything that exists once `setupKvTransfer` is done. */
-interface Running extends Observed {
-  readonly role: Role;
-  readonly group: RankGroup | null;
-  readonly transports: readonly Transport[];
-  readonly transfers: Transfers;
-  readonly plans: PeerPlans;
-  readonly description: InstanceDescription;
-  readonly metrics: Metrics;
-}
-
 export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   private readonly options: CompiledOptions;
-  private readonly peers = new PeerDescriptorCache();
   private running: Running | null = null;
   private trackingGroup: RankGroup | null = null;
   private state: 'new' | 'settingUp' | 'running' | 'draining' | 'closed' = 'new';
-  private epochNow: number;
-  /** Notices that wait until the call that caused them is over. */
-  private outbox: (() => void)[] = [];
-  private depth = 0;
+  private readonly notices = new Notices(this, () => (this.running?.log.rank ?? 0) === 0);
 
   /** Cheap: builds no transport. @throws `OPTION_INVALID` */
   constructor(
@@ -82,7 +60,6 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   ) {
     super();
     this.options = compileOptions(options, engine.blocks.poolSize - 1);
-    this.epochNow = this.options.epoch;
   }
 
   // --- setup ---------------------------------------------------------------------------------------------------------
@@ -110,15 +87,24 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     try {
       transports.push(...buildTransports(backend, this.engine));
       const description = await describeRanks(this.engine, transports, this.options, group);
-      this.running = this.build(role, transports, description, group, carrier);
+      this.running = startRunning({
+        role,
+        context: this.engine,
+        options: this.options,
+        transports,
+        description,
+        group,
+        carrier,
+        notices: this.notices,
+      });
       this.state = 'running';
     } catch (error) {
       for (const transport of transports) await transport.close().catch(() => undefined);
       this.state = 'new';
       throw error;
     }
-    for (const transport of transports) transport.onWake = () => this.emitSafely('wake');
-    if (group !== null) group.onWake = () => this.emitSafely('wake');
+    for (const transport of transports) transport.onWake = () => this.notices.tell('wake');
+    if (group !== null) group.onWake = () => this.notices.tell('wake');
   }
 
   /** Gives the ranks a way to report, before setup; the same as `setupKvTransfer`'s `group`. @throws `ALREADY_SET_UP` */
@@ -166,8 +152,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /**
    * Prefill. Pins a prepared request's blocks (+1 reference) and takes its slot over, before the engine's own cleanup.
    *
-   * @param options.ready - fires when the state is really in place; until then decode refuses the ticket's bytes by
-   *   generation only if they were reused, so publish it after `ticketReady`; pushes wait by themselves
+   * @param options.ready - completes when the state is really in place. Until then `encodeTicket` refuses the ticket
+   *   (`ticketReady` tells when), pushes of it wait, and so does an import of it inside this process
    * @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT`
    */
   captureHandoffMeta(
@@ -177,7 +163,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   ): Ticket {
     const { prefill } = this.requireRole('prefill');
     const requestId = typeof request === 'object' ? request.requestId : request;
-    return this.call(() => prefill.capture(requestId, prepared, options.ready ?? null));
+    return this.notices.call(() => prefill.capture(requestId, prepared, options.ready ?? null));
   }
 
   /**
@@ -193,10 +179,13 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     decode: { readonly instance: string; readonly incarnation: string } | null = null,
   ): void {
     const { prefill, log } = this.requireRole('prefill');
-    this.call(() => {
+    this.notices.call(() => {
       const pin = prefill.find(target);
       if (pin === undefined || pin.state === 'draining') {
-        this.warn('pushHandoffKv: nothing is pinned under that name; nothing was sent', null);
+        this.notices.tell('warning', {
+          message: 'pushHandoffKv: nothing is pinned under that name; nothing was sent',
+          error: null,
+        });
         return;
       }
       prefill.role.checkPush(pin, cachedPrefixBlocks);
@@ -212,10 +201,28 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     });
   }
 
+  /**
+   * Prefill, with an allocator of the engine's own: these blocks (and slots) get a new owner. Call it before the new
+   * owner's first write; a reader that comes later is then noticed. `BlockPool` and `SsmSlotPool` do it by themselves.
+   *
+   * @throws `ARGUMENT_INVALID` for an allocator without `generations`, and for ours
+   */
+  blocksReused(blocks: Int32Array, slots: Int32Array = new Int32Array(0)): void {
+    const { blocks: pool, slots: slotPool } = this.engine;
+    if (pool instanceof BlockPool) throw argumentError('engine.blocks', "an allocator of the engine's own", pool);
+    const blockGenerations = generationsOf(pool);
+    const slotGenerations = generationsOf(slotPool);
+    if (blockGenerations === null) throw argumentError('engine.blocks.generations', 'a Generations', blockGenerations);
+    if (slots.length > 0 && slotGenerations === null)
+      throw argumentError('engine.slots.generations', 'a Generations', null);
+    blockGenerations.advance(blocks);
+    if (slots.length > 0) slotGenerations?.advance(slots);
+  }
+
   /** Prefill, each step: progress of pushes, fences and pins. Returns how many pushes are not over. */
   pollPendingKvPushes(): number {
     const { prefill } = this.requireRole('prefill');
-    return this.call(() => {
+    return this.notices.call(() => {
       prefill.poll();
       return prefill.role.pendingPushCount;
     });
@@ -234,7 +241,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   releaseHandoffBlocks(target: RequestId | HandoffRef): boolean {
     const { prefill, log } = this.requireRole('prefill');
     if (log.carrier === 'group') log.requireRankZero('releaseHandoffBlocks');
-    return this.call(() => {
+    return this.notices.call(() => {
       const pin = prefill.find(target);
       if (pin === undefined) return false;
       log.submit({ kind: 'release', handoffId: pin.handoffId, reason: 'released' });
@@ -250,7 +257,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   claimHandoff(ref: HandoffRef, owner: string): boolean {
     const { prefill } = this.requireRole('prefill');
     requireOwner(owner);
-    return this.call(() => {
+    return this.notices.call(() => {
       try {
         const pin = prefill.find(ref);
         return pin !== undefined && prefill.role.ledger.claim(pin, owner);
@@ -269,7 +276,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     const { prefill, log } = this.requireRole('prefill');
     requireOwner(owner);
     log.requireRankZero('releaseOwner');
-    return this.call(() => {
+    return this.notices.call(() => {
       const owned = prefill.role.ledger.terminateOwner(owner).filter((pin) => pin.state !== 'draining');
       for (const pin of owned) log.submit({ kind: 'release', handoffId: pin.handoffId, reason: 'attested' });
       return owned.length;
@@ -280,7 +287,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   attestInstanceDead(instance: string, incarnation: string): void {
     const { log, prefill } = this.requireRunning();
     log.requireRankZero('attestInstanceDead');
-    this.call(() => {
+    this.notices.call(() => {
       log.decide({ kind: 'attest-dead', instance, incarnation });
       if (prefill !== null) this.releaseOwner(`${instance}/${incarnation}`);
     });
@@ -307,7 +314,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     if (log.carrier === 'group') log.requireRankZero('addRequestWithKvHandoff');
     const signal = options.signal ?? null;
     if (signal !== null) log.requireRankZero('a signal');
-    return this.call(() => {
+    return this.notices.call(() => {
       try {
         if (this.state === 'draining')
           throw new HandoffError('CLOSED', 'this engine is draining and takes no more handoffs', { phase: 'decode' });
@@ -327,8 +334,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
           : new HandoffError('INVARIANT', 'a handoff could not be taken', { cause: thrown });
         metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
         const identity = { attemptId: 0, requestId, source: refOf(kvMeta) };
-        this.noticeLeader('requestError', { ...identity, error, sourceSafe: true });
-        this.noticeLeader('kvReadDone', identity);
+        this.notices.tellControlPlane('requestError', { ...identity, error, sourceSafe: true });
+        this.notices.tellControlPlane('kvReadDone', identity);
         return Promise.reject(error);
       }
     });
@@ -338,9 +345,9 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   rejectKvHandoff(requestId: RequestId, kvMeta: Readonly<Record<string, unknown>>): void {
     const { log, metrics } = this.requireRole('decode');
     log.requireRankZero('rejectKvHandoff');
-    this.call(() => {
+    this.notices.call(() => {
       metrics.importOutcome('refused');
-      this.noticeLeader('kvReadDone', { attemptId: 0, requestId, source: refOf(kvMeta) });
+      this.notices.tellControlPlane('kvReadDone', { attemptId: 0, requestId, source: refOf(kvMeta) });
     });
   }
 
@@ -353,7 +360,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   abortKvHandoff(requestId: RequestId): boolean {
     const { decode, log } = this.requireRole('decode');
     log.requireRankZero('abortKvHandoff');
-    return this.call(() => decode.abort(requestId));
+    return this.notices.call(() => decode.abort(requestId));
   }
 
   /**
@@ -362,7 +369,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    */
   pollPendingKvImports(): number {
     const { decode, log } = this.requireRole('decode');
-    return this.call(() => {
+    return this.notices.call(() => {
       decode.poll();
       if (log.carrier === 'local') decode.role.drainQueue();
       return decode.role.agreed.size;
@@ -375,7 +382,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    */
   beginStep(): boolean {
     const { log } = this.requireRunning();
-    return this.call(() => log.beginStep());
+    return this.notices.call(() => log.beginStep());
   }
 
   /** Whether `beginStep` would find its frame. */
@@ -391,7 +398,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    */
   admitPendingKvImports(): number {
     const { decode, log } = this.requireRole('decode');
-    return this.call(() => {
+    return this.notices.call(() => {
       if (!log.beginStep()) return -1;
       decode.role.drainQueue();
       return decode.role.admit();
@@ -418,7 +425,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** Decode. The engine finished an admitted request. @throws `UNKNOWN_REQUEST` */
   finishRequest(attemptId: number, result: Omit<Finished, 'requestId' | 'attemptId'>): void {
     const { decode } = this.requireRole('decode');
-    this.call(() => decode.role.finish(attemptId, result));
+    this.notices.call(() => decode.role.finish(attemptId, result));
   }
 
   /** Decode. The engine failed an admitted request. @throws `UNKNOWN_REQUEST` */
@@ -427,7 +434,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     const failure = isHandoffError(error)
       ? error
       : new HandoffError('TRANSFER_FAILED', error.message, { phase: 'decode', cause: error });
-    this.call(() => decode.role.engineFail(attemptId, failure));
+    this.notices.call(() => decode.role.engineFail(attemptId, failure));
   }
 
   get pendingKvImportCount(): number {
@@ -448,7 +455,18 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** Every rank, `host` carrier: a notification at its place in the broadcast. @throws `LOG_CARRIER_MIXED`, `UNKNOWN_REQUEST` */
   recordHandoffCompletionNotification(record: LogRecord): void {
     const { log } = this.requireRunning();
-    this.call(() => log.record(record));
+    this.notices.call(() => log.record(record));
+  }
+
+  /**
+   * The weights changed. Tickets made from now on carry the new epoch, and decode refuses those of another. Every rank,
+   * at the same place of the engine's schedule.
+   *
+   * @throws `ARGUMENT_INVALID`
+   */
+  setGenerationEpoch(epoch: number): void {
+    if (!Number.isSafeInteger(epoch) || epoch < 0) throw argumentError('epoch', 'an integer of at least 0', epoch);
+    this.options.epoch = epoch;
   }
 
   // --- ends ------------------------------------------------------------------------------------------------------------
@@ -463,7 +481,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     const running = this.requireRunning();
     const { decode, prefill, log } = running;
     if (decode !== null && log.rank === 0) {
-      this.call(() => {
+      this.notices.call(() => {
         for (const pending of [...decode.role.imports.values()]) {
           if (pending.state !== 'quarantined' && pending.state !== 'admitted') decode.abort(pending.requestId);
         }
@@ -529,7 +547,6 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     running.plans.close();
     for (const transport of running.transports) await transport.close().catch((error: unknown) => failures.push(error));
     running.group?.close();
-    this.flush();
     this.removeAllListeners();
     if (failures.length > 0 && options.force !== true) throw failures[0];
   }
@@ -554,7 +571,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** The registration card. @throws `NOT_SET_UP` */
   describeInstance(): InstanceCard {
     const { role, transports, description } = this.requireRunning();
-    return instanceCard(this.engine, role, transports, { ...this.options, epoch: this.epochNow }, description);
+    return instanceCard(this.engine, role, transports, this.options, description);
   }
 
   /** What a decode instance registers and `pushHandoffKv` takes: one descriptor a rank (spec 1.5.2). @throws `NOT_SET_UP` */
@@ -568,175 +585,6 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   }
 
   // --- inside ------------------------------------------------------------------------------------------------------------
-
-  private build(
-    role: Role,
-    transports: readonly Transport[],
-    description: InstanceDescription,
-    group: RankGroup | null,
-    carrier: LogCarrier,
-  ): Running {
-    const { engine, options } = this;
-    const log = new ScheduleLog(carrier, group, { apply: (record, index) => this.apply(record, index) });
-    const metrics = new Metrics({ role, instance: options.instance, rank: log.rank });
-    const transfers = new Transfers(() => transports);
-    const plans = new PeerPlans(
-      { kv: engine.kv, ssm: engine.ssm },
-      transports,
-      role === 'decode' ? 'pull' : 'push-source',
-    );
-    const shared = { context: engine, options, metrics, log, group, transfers };
-    const decode =
-      role === 'decode'
-        ? new DecodeSide({
-            ...shared,
-            parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache: this.peers }),
-            startTransfer: (pending, reservation) => this.startImport(pending, reservation),
-            transportTraits: (pending) => traitsOf(pending, plans),
-            hash: (prompt, salt) => hashPrompt(prompt, engine.blockSize, salt, log.carrier),
-            ...instanceBytes(engine),
-            notices: {
-              transferReady: (pending, cachedPrefixBlocks) =>
-                this.noticeLeader('kvTransferReady', { ...identityOf(pending), cachedPrefixBlocks }),
-              readDone: (pending) => this.noticeLeader('kvReadDone', identityOf(pending)),
-              failed: (pending, error, sourceSafe) =>
-                this.noticeLeader('requestError', { ...identityOf(pending), error, sourceSafe }),
-              aborted: (pending, sourceSafe) =>
-                this.noticeLeader('requestAborted', { ...identityOf(pending), sourceSafe }),
-              admitted: (pending) => this.notice('handoffAdmitted', identityOf(pending)),
-              quarantined: (pending) => this.notice('quarantined', { ...identityOf(pending), ...heldBy(pending) }),
-              reclaimed: (pending) => this.notice('reclaimed', { ...identityOf(pending), ...heldBy(pending) }),
-            },
-          })
-        : null;
-    const prefill =
-      role === 'prefill'
-        ? new PrefillSide({
-            ...shared,
-            description,
-            startPush: (pushId, pin, record) => this.startPush(pushId, pin, record),
-            lateReadsAreNoticed: () =>
-              transports.every(
-                ({ capabilities }) => capabilities.direction === 'push' || capabilities.detectsLateReads,
-              ),
-            notices: {
-              pinned: ({ requestId, handoffId, blocks }) =>
-                this.notice('pinned', { requestId, handoffId, blocks: blocks.length }),
-              ready: ({ requestId, handoffId }) => this.notice('ticketReady', { requestId, handoffId }),
-              released: ({ requestId, handoffId }, reason) => this.notice('released', { requestId, handoffId, reason }),
-              overdue: ({ requestId, handoffId, owner }, ageMs) =>
-                this.notice('pinOverdue', { requestId, handoffId, ageMs, owner }),
-              pushFailed: (pin, error, sourceSafe) =>
-                this.noticeLeader('requestError', {
-                  requestId: pin.requestId,
-                  attemptId: 0,
-                  source: this.refOfPin(pin),
-                  error,
-                  sourceSafe,
-                }),
-              warning: (message, error) => this.warn(message, error),
-            },
-          })
-        : null;
-    return {
-      role,
-      context: engine,
-      options,
-      log,
-      group,
-      transports,
-      transfers,
-      plans,
-      description,
-      metrics,
-      decode,
-      prefill,
-    };
-  }
-
-  private apply(record: LogRecord, index: number): void {
-    const { decode, prefill } = this.requireRunning();
-    this.engine.blocks.setClock(index);
-    if (decode !== null) decode.apply(record);
-    else prefill?.apply(record);
-  }
-
-  private startImport(pending: PendingImport, reservation: Reservation): LocalTransfer {
-    const { plans } = this.requireRunning();
-    const { parsed } = pending.source;
-    if (parsed === null) return LocalTransfer.failed(pending.attemptId, pending.error as HandoffError);
-    try {
-      const { handoff } = parsed;
-      const legs = plans.legs({
-        ranks: parsed.ranks,
-        shares: parsed.shares,
-        skipBlocks: reservation.cachedPrefixBlocks,
-        localBlocks: reservation.blocks,
-        localSlot: reservation.slot,
-        blockGenerations: parsed.blockGenerations,
-        slotGeneration: parsed.slotGeneration,
-        tag:
-          handoff === null
-            ? `request:${String(pending.requestId)}`
-            : `${handoff.instance}/${handoff.incarnation}/${handoff.handoffId}`,
-      });
-      const imported = reservation.blocks.subarray(reservation.cachedPrefixBlocks);
-      const gate = this.engine.targetQuiescent(imported, reservation.slot);
-      return new LocalTransfer(
-        pending.attemptId,
-        legs,
-        gate === null ? [] : [gate],
-        this.options.clock.now() + this.options.deadlines.handshakeMs,
-        ({ transport, peer, request }) => transport.begin(request, peer),
-        (error) => this.warn('polling a KV import failed; it is polled again', error),
-      );
-    } catch (error) {
-      return LocalTransfer.failed(pending.attemptId, toHandoffError(error));
-    }
-  }
-
-  private startPush(pushId: number, pin: Pin, record: PushRecord): LocalTransfer {
-    const { plans } = this.requireRunning();
-    try {
-      const ranks = parseInstanceMeta(record.targets, `${record.targetInstance}/${record.targetIncarnation}`);
-      // The receiver knows where its blocks go; a push only says in which order the source's are sent.
-      const places = Int32Array.from(pin.blocks, (_, index) => index);
-      const ref = this.refOfPin(pin);
-      const legs = plans.legs({
-        ranks,
-        shares: ranks.map(() => ({ blockIds: places, slot: pin.slot === null ? null : 0 })),
-        skipBlocks: record.cachedPrefixBlocks,
-        localBlocks: pin.blocks,
-        localSlot: pin.slot,
-        blockGenerations: null,
-        slotGeneration: null,
-        tag: `${ref.instance}/${ref.incarnation}/${ref.handoffId}`,
-      });
-      return new LocalTransfer(
-        pushId,
-        legs,
-        pin.ready === null ? [] : [pin.ready],
-        this.options.clock.now() + this.options.deadlines.handshakeMs,
-        ({ transport, peer, request }) => {
-          if (transport.beginPush === undefined) {
-            throw new HandoffError(
-              'NO_TRANSPORT',
-              `the ${transport.name} transport is read by its peers and does not push`,
-              { phase: 'prefill' },
-            );
-          }
-          return transport.beginPush(request, peer);
-        },
-        (error) => this.warn('polling a KV push failed; it is polled again', error),
-      );
-    } catch (error) {
-      return LocalTransfer.failed(pushId, toHandoffError(error));
-    }
-  }
-
-  private refOfPin(pin: Pin): HandoffRef {
-    return { ...this.identity, handoffId: pin.handoffId, epoch: this.epochNow };
-  }
 
   private untilAborted(added: Promise<Finished>, signal: AbortSignal, requestId: RequestId): Promise<Finished> {
     const abort = (): void => {
@@ -791,55 +639,6 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       throw new HandoffError('WRONG_ROLE', `this is a ${running.role} engine; the call belongs to ${role}`);
     return running;
   }
-
-  /** Runs one public call; listeners hear of it when the outermost one is over. */
-  private call<T>(body: () => T): T {
-    this.depth += 1;
-    try {
-      return body();
-    } finally {
-      this.depth -= 1;
-      this.flush();
-    }
-  }
-
-  private flush(): void {
-    if (this.depth > 0) return;
-    for (let next = this.outbox.shift(); next !== undefined; next = this.outbox.shift()) next();
-  }
-
-  private notice<Name extends keyof StateHandoffEvents>(
-    name: Name,
-    ...args: Parameters<StateHandoffEvents[Name]>
-  ): void {
-    this.outbox.push(() => this.emitSafely(name, ...args));
-  }
-
-  /** Control-plane notices come from rank 0 alone, once for the instance. */
-  private noticeLeader<Name extends keyof StateHandoffEvents>(
-    name: Name,
-    ...args: Parameters<StateHandoffEvents[Name]>
-  ): void {
-    if ((this.running?.log.rank ?? 0) === 0) this.notice(name, ...args);
-  }
-
-  private warn(message: string, error: unknown): void {
-    this.notice('warning', { message, error });
-    if (this.depth === 0) this.flush();
-  }
-
-  /** A listener that throws harms nobody but itself. */
-  private emitSafely<Name extends keyof StateHandoffEvents>(
-    name: Name,
-    ...args: Parameters<StateHandoffEvents[Name]>
-  ): void {
-    try {
-      this.emit(name, ...(args as Parameters<EventEmitter.EventListener<StateHandoffEvents, Name>>));
-    } catch (error) {
-      if (name === 'warning') return;
-      this.emitSafely('warning', { message: `a listener of ${name} threw`, error });
-    }
-  }
 }
 
 function chooseCarrier(asked: 'group' | 'host' | undefined, group: RankGroup | null): LogCarrier {
@@ -847,111 +646,4 @@ function chooseCarrier(asked: 'group' | 'host' | undefined, group: RankGroup | n
   if (asked === 'group' && group === null)
     throw argumentError('options.group', 'a RankGroup for the group carrier', group);
   return asked;
-}
-
-function identityOf({ attemptId, requestId, source }: ImportIdentity): {
-  attemptId: number;
-  requestId: RequestId;
-  source: HandoffRef | null;
-} {
-  return { attemptId, requestId, source: source.handoff };
-}
-
-function heldBy({ reservation }: PendingImport): { blocks: number; slot: number | null } {
-  return {
-    blocks: (reservation?.blocks.length ?? 0) + (reservation?.continuation.length ?? 0),
-    slot: reservation?.slot ?? null,
-  };
-}
-
-function traitsOf(pending: PendingImport, plans: PeerPlans): { twoSided: boolean; fatalWhenUnsafe: boolean } {
-  const rank = pending.source.parsed?.ranks[0];
-  if (rank === undefined) return { twoSided: false, fatalWhenUnsafe: false };
-  try {
-    const { capabilities } = plans.transportFor(rank);
-    return { twoSided: capabilities.direction === 'push', fatalWhenUnsafe: capabilities.unsafeFailureIsFatal === true };
-  } catch {
-    return { twoSided: false, fatalWhenUnsafe: false };
-  }
-}
-
-/** What one block and one slot take over all ranks, from the model's own figures. */
-function instanceBytes({ kv, ssm, blockSize }: EngineContext): { blockBytes: number; slotBytes: number } {
-  const { layout, buffers } = kv;
-  const planes = buffers[0]?.axes.find(({ name }) => name === 'plane')?.size ?? 1;
-  const blockBytes =
-    planes *
-    layout.numLayersGlobal *
-    layout.numKvHeadsGlobal *
-    layout.headDim *
-    blockSize *
-    (buffers[0]?.elementBytes ?? 1);
-  if (ssm === null) return { blockBytes, slotBytes: 0 };
-  const { nheads, headdim, dState, ngroups, dConv } = ssm.layout.dims;
-  const layers = ssm.layout.numLayers;
-  const conv = (nheads * headdim + 2 * ngroups * dState) * dConv * ssm.conv.elementBytes;
-  return { blockBytes, slotBytes: layers * (conv + nheads * headdim * dState * ssm.recurrent.elementBytes) };
-}
-
-/** The `host` carrier needs every rank's add applied where it is called, so there hashing stays on the spot. */
-function hashPrompt(
-  prompt: Int32Array,
-  blockSize: number,
-  salt: string | null,
-  carrier: LogCarrier,
-): BigInt64Array | Promise<BigInt64Array> {
-  const options = salt === null ? {} : { salt };
-  if (prompt.length < asyncTokensMin || carrier === 'host') return computeBlockHashes(prompt, blockSize, options);
-  return computeBlockHashesAsync(prompt, blockSize, options);
-}
-
-function checkLabel(requestId: RequestId): RequestId {
-  const isLabel =
-    typeof requestId === 'number'
-      ? Number.isSafeInteger(requestId)
-      : typeof requestId === 'string' && requestId.length <= 256;
-  if (!isLabel) throw argumentError('requestId', 'an integer, or at most 256 characters', requestId);
-  return requestId;
-}
-
-function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array {
-  if (!(prompt instanceof Int32Array) && !Array.isArray(prompt))
-    throw argumentError('prompt', 'a list of token ids', prompt);
-  if (prompt.length === 0) throw argumentError('prompt', 'at least one token', prompt);
-  // A copy either way: the caller may reuse its own.
-  if (prompt instanceof Int32Array) return prompt.slice();
-  const tokens = Int32Array.from(prompt);
-  for (let i = 0; i < tokens.length; i += 1) {
-    if (tokens[i] !== prompt[i]) throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', prompt[i]);
-  }
-  return tokens;
-}
-
-function requireOwner(owner: string): void {
-  if (typeof owner !== 'string' || owner.length === 0 || owner.length > 512)
-    throw argumentError('owner', 'a non-empty string of at most 512 characters', owner);
-}
-
-/** The identity in a ticket that was refused, when there is a readable one. */
-function refOf(kvMeta: unknown): HandoffRef | null {
-  const handoff = (kvMeta as { handoff?: Partial<Record<string, unknown>> } | null)?.handoff;
-  const { instance, incarnation, handoff_id: handoffId, epoch } = handoff ?? {};
-  if (
-    typeof instance !== 'string' ||
-    typeof incarnation !== 'string' ||
-    typeof handoffId !== 'number' ||
-    typeof epoch !== 'number'
-  )
-    return null;
-  return { instance, incarnation, handoffId, epoch };
-}
-
-function toHandoffError(error: unknown): HandoffError {
-  return isHandoffError(error)
-    ? error
-    : new HandoffError(
-        'INVARIANT',
-        `a transfer could not be planned: ${String((error as Error | null)?.message ?? error)}`,
-        { cause: error },
-      );
 }

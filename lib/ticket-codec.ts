@@ -4,6 +4,7 @@
  *
  * `decodeTicket` may be given any bytes: it returns a ticket or throws a `TICKET_*` code, nothing else.
  */
+import { unreadyFence } from './ticket-readiness.js';
 import { argumentError, HandoffError } from './errors.js';
 import { isRecord, setOwn } from './json.js';
 import { defaultTicketLimits, type TicketLimits } from './limits.js';
@@ -51,10 +52,16 @@ const uint64Max = (1n << 64n) - 1n;
  * Prefill. The ticket as text.
  *
  * @throws `TICKET_INVALID` for a ticket that is none, with two identities, or with a value that JSON does not carry;
- *   `TICKET_TOO_LARGE`
+ *   `TICKET_TOO_LARGE`, `HANDOFF_NOT_READY` until the fence given to `captureHandoffMeta` has completed
  */
 export function encodeTicket(ticket: Ticket, limits: TicketLimits = defaultTicketLimits): string {
   checkIdentity(ticket, limits);
+  if (unreadyFence(ticket.kvMeta) !== null) {
+    throw new HandoffError(
+      'HANDOFF_NOT_READY',
+      'the ticket may not leave this process because its state is not in place yet; encode it after `ticketReady`',
+    );
+  }
   const params = disaggregatedParams(ticket);
   ticketFromParams(params, limits);
   for (const key of reservedKeys) {

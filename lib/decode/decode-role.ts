@@ -141,7 +141,7 @@ export class DecodeRole {
     } catch (error) {
       // Rank 0 accepted it, so the log has it; a rank that sees it otherwise reports a failure like any other.
       refusal = error as HandoffError;
-      source = { handoff: null, resumeTokens: [], resumeLogProbs: null, parsed: null };
+      source = { handoff: null, resumeTokens: [], resumeLogProbs: null, parsed: null, ready: null };
     }
     const promptBlocks = Math.ceil(prompt.length / context.blockSize);
     const resume = 1 + context.numSpeculativeTokens;

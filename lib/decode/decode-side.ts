@@ -8,6 +8,7 @@ import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
+import { unreadyFence } from '../ticket-readiness.js';
 import { checkExpectation } from './handoff-expectation.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
 import { DecodeRole, type AddRecord, type DecodeDependencies, type DecodeNotices } from './decode-role.js';
@@ -272,6 +273,7 @@ export class DecodeSide {
       resumeTokens: parsed.resumeTokens,
       resumeLogProbs: parsed.resumeLogProbs,
       parsed,
+      ready: unreadyFence(request.kvMeta),
     };
   }
 

@@ -82,7 +82,8 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
 
 /** Under which name the description is remembered; a peer without identity is known by its first agent. */
 function peerName(handoff: HandoffRef | null, kv: readonly TransferRecord[]): string {
-  if (handoff !== null) return `${handoff.instance}/${handoff.incarnation}`;
+  // As JSON, so that no two names read alike.
+  if (handoff !== null) return JSON.stringify([handoff.instance, handoff.incarnation]);
   const agent = kv[0] === undefined ? undefined : own(kv[0].descriptor, 'agent_name');
   return typeof agent === 'string' ? `agent ${agent.slice(0, 256)}` : 'unnamed';
 }

@@ -1,5 +1,5 @@
 /** One import's record: what it asked for, what it holds, where it stands. Plain data; `DecodeRole` moves it. */
-import type { PrefilledRequest, RequestId, SamplingParams } from '../engine-context.js';
+import type { Fence, PrefilledRequest, RequestId, SamplingParams } from '../engine-context.js';
 import type { HandoffError } from '../errors.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
 import type { ImportState } from './kv-import.js';
@@ -10,6 +10,8 @@ import type { Reservation, ReservationRequest } from './reservation.js';
 export type ImportSource = Pick<ParsedKvMeta, 'handoff' | 'resumeTokens' | 'resumeLogProbs'> & {
   /** The whole ticket; null on a rank that refuses what rank 0 accepted. */
   readonly parsed: ParsedKvMeta | null;
+  /** For a ticket of this very process whose state is not in place yet; null otherwise. */
+  readonly ready: Fence | null;
 };
 
 export interface PendingImport extends ReservationRequest {

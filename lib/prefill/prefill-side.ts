@@ -10,8 +10,9 @@ import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
 import type { InstanceDescription } from '../setup/instance-description.js';
+import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
-import { Transfers } from '../decode/transfers.js';
+import type { Transfers } from '../decode/transfers.js';
 import { buildKvMeta } from './handoff-metadata.js';
 import type { Pin } from './pin-ledger.js';
 import { PrefillRole, type PrefillDependencies, type PrefillNotices } from './prefill-role.js';
@@ -102,7 +103,7 @@ export class PrefillSide {
         },
       );
     }
-    const { context, options, description } = this.deps;
+    const { context, description } = this.deps;
     const blocks = request.blocks.slice(0, Math.ceil(request.promptTokens / context.blockSize));
     const pin = this.role.capture(requestId, blocks, request.slot, ready);
     const handoff = this.ref(pin);
@@ -124,7 +125,7 @@ export class PrefillSide {
         slotGeneration: slotGenerations?.[0] ?? null,
       },
     });
-    void options;
+    if (pin.state === 'pinned' && ready !== null) markUnready(kvMeta, ready);
     return { requestId, blockIds, kvMeta, handoff };
   }
 

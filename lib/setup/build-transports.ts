@@ -52,6 +52,7 @@ function hostOptions({ blocks, slots }: EngineContext): HostTransportOptions {
   };
 }
 
-function generationsOf(pool: object | null): Generations | null {
+/** The generations of an allocator that keeps some under that name, as ours do. */
+export function generationsOf(pool: object | null): Generations | null {
   return (pool as { readonly generations?: Generations | null } | null)?.generations ?? null;
 }

@@ -90,19 +90,20 @@ export class PeerPlans {
     return this.direction === 'pull' ? `${handoff}:${other}>${own}` : `${handoff}:${own}>${other}`;
   }
 
-  /** The transport that a peer rank would be read over. @throws `NO_TRANSPORT` saying why for each */
-  transportFor(rank: PeerRank): Transport {
-    for (const transport of this.transports) {
-      if (Object.hasOwn(rank.transports, transport.name)) return transport;
-    }
-    const ours = this.transports.map(({ name }) => name).join(', ') || 'none';
-    const theirs = Object.keys(rank.transports).join(', ') || 'none';
+  /** The first transport that this side has and the peer offers, or null. */
+  findTransport(rank: PeerRank): Transport | null {
+    return this.transports.find(({ name }) => Object.hasOwn(rank.transports, name)) ?? null;
+  }
+
+  private requireTransport(rank: PeerRank): Transport {
+    const transport = this.findTransport(rank);
+    if (transport !== null) return transport;
+    const ours = this.transports.map(({ name }) => name);
+    const theirs = Object.keys(rank.transports);
     throw new HandoffError(
       'NO_TRANSPORT',
-      `no transport that both ends can use: this side has ${ours}, the peer offers ${theirs}`,
-      {
-        details: { ours: this.transports.map(({ name }) => name), theirs: Object.keys(rank.transports) },
-      },
+      `no transport that both ends can use: this side has ${ours.join(', ') || 'none'}, the peer offers ${theirs.join(', ') || 'none'}`,
+      { details: { ours, theirs } },
     );
   }
 
@@ -125,7 +126,7 @@ export class PeerPlans {
       return known;
     }
     known?.peer.close();
-    const transport = this.transportFor(rank);
+    const transport = this.requireTransport(rank);
     const connection = { transport, peer: transport.connect(rank.transports[transport.name] as JsonValue) };
     this.connections.set(rank.key, connection);
     if (this.connections.size > this.maxConnections) {

@@ -1,0 +1,48 @@
+/** What callers hand to `StateHandoff`, checked and copied before anything is done with it. */
+import type { RequestId } from './engine-context.js';
+import { argumentError } from './errors.js';
+import type { HandoffRef } from './events.js';
+
+/** @throws `ARGUMENT_INVALID` */
+export function checkLabel(requestId: RequestId): RequestId {
+  const isLabel =
+    typeof requestId === 'number'
+      ? Number.isSafeInteger(requestId)
+      : typeof requestId === 'string' && requestId.length <= 256;
+  if (!isLabel) throw argumentError('requestId', 'an integer, or at most 256 characters', requestId);
+  return requestId;
+}
+
+/** The caller's tokens, copied. @throws `ARGUMENT_INVALID` naming the first that is none */
+export function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array {
+  if (!(prompt instanceof Int32Array) && !Array.isArray(prompt))
+    throw argumentError('prompt', 'a list of token ids', prompt);
+  if (prompt.length === 0) throw argumentError('prompt', 'at least one token', prompt);
+  // A copy either way: the caller may reuse its own.
+  if (prompt instanceof Int32Array) return prompt.slice();
+  const tokens = Int32Array.from(prompt);
+  for (let i = 0; i < tokens.length; i += 1) {
+    if (tokens[i] !== prompt[i]) throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', prompt[i]);
+  }
+  return tokens;
+}
+
+/** @throws `ARGUMENT_INVALID` */
+export function requireOwner(owner: string): void {
+  if (typeof owner !== 'string' || owner.length === 0 || owner.length > 512)
+    throw argumentError('owner', 'a non-empty string of at most 512 characters', owner);
+}
+
+/** The identity in a ticket that was refused, when there is a readable one. */
+export function refOf(kvMeta: unknown): HandoffRef | null {
+  const handoff = (kvMeta as { handoff?: Partial<Record<string, unknown>> } | null)?.handoff;
+  const { instance, incarnation, handoff_id: handoffId, epoch } = handoff ?? {};
+  if (
+    typeof instance !== 'string' ||
+    typeof incarnation !== 'string' ||
+    typeof handoffId !== 'number' ||
+    typeof epoch !== 'number'
+  )
+    return null;
+  return { instance, incarnation, handoffId, epoch };
+}

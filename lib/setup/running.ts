@@ -1,0 +1,155 @@
+/** Everything that exists once an engine is set up, wired together. */
+import type { LogRecord, RankGroup } from '../control/rank-group.js';
+import type { ImportIdentity } from '../decode/decode-role.js';
+import { DecodeSide } from '../decode/decode-side.js';
+import { parseKvMeta } from '../decode/handoff-parser.js';
+import type { PendingImport } from '../decode/pending-import.js';
+import { Transfers } from '../decode/transfers.js';
+import type { EngineContext, RequestId } from '../engine-context.js';
+import type { HandoffRef } from '../events.js';
+import { asyncTokensMin, computeBlockHashes, computeBlockHashesAsync } from '../memory/block-hash.js';
+import { modelBytes } from '../memory/model-bytes.js';
+import type { Notices } from '../notices.js';
+import { Metrics } from '../observe/metrics.js';
+import type { Observed } from '../observe/inspection.js';
+import type { CompiledOptions } from '../options.js';
+import { PrefillSide } from '../prefill/prefill-side.js';
+import { ScheduleLog, type LogCarrier } from '../schedule-log.js';
+import { PeerDescriptorCache } from '../transfer/peer-descriptor-cache.js';
+import { PeerPlans } from '../transfer/peer-plans.js';
+import type { Transport } from '../transfer/transport.js';
+import type { Role } from './check-context.js';
+import type { InstanceDescription } from './instance-description.js';
+import { startImport, startPush, transportTraits, type StartDependencies } from './start-transfers.js';
+
+export interface Running extends Observed {
+  readonly role: Role;
+  readonly group: RankGroup | null;
+  readonly transports: readonly Transport[];
+  readonly plans: PeerPlans;
+  readonly description: InstanceDescription;
+  readonly metrics: Metrics;
+}
+
+export interface RunningInput {
+  readonly role: Role;
+  readonly context: EngineContext;
+  readonly options: CompiledOptions;
+  readonly transports: readonly Transport[];
+  readonly description: InstanceDescription;
+  readonly group: RankGroup | null;
+  readonly carrier: LogCarrier;
+  readonly notices: Notices;
+}
+
+type Shared = StartDependencies &
+  Pick<Running, 'context' | 'options' | 'log' | 'group' | 'metrics'> & { readonly transfers: Transfers };
+
+export function startRunning(input: RunningInput): Running {
+  const { role, context, options, transports, description, group, carrier, notices } = input;
+  const apply = (record: LogRecord, index: number): void => {
+    context.blocks.setClock(index);
+    if (decode !== null) decode.apply(record);
+    else prefill?.apply(record);
+  };
+  const log = new ScheduleLog(carrier, group, { apply });
+  const shared: Shared = {
+    context,
+    options,
+    log,
+    group,
+    metrics: new Metrics({ role, instance: options.instance, rank: log.rank }),
+    transfers: new Transfers(() => transports),
+    plans: new PeerPlans({ kv: context.kv, ssm: context.ssm }, transports, role === 'decode' ? 'pull' : 'push-source'),
+    handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
+    warn: (message, error) => notices.tell('warning', { message, error }),
+  };
+  const decode = role === 'decode' ? decodeSide(shared, notices) : null;
+  const prefill = role === 'prefill' ? prefillSide(shared, notices, description, transports) : null;
+  return { ...shared, role, transports, description, decode, prefill };
+}
+
+function decodeSide(shared: Shared, notices: Notices): DecodeSide {
+  const { context, plans, log } = shared;
+  const cache = new PeerDescriptorCache();
+  return new DecodeSide({
+    ...shared,
+    ...modelBytes(context),
+    parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache }),
+    startTransfer: (pending, reservation) => startImport(shared, pending, reservation),
+    transportTraits: (pending) => transportTraits(plans, pending),
+    hash: (prompt, salt) => hashPrompt(prompt, context.blockSize, salt, log.carrier),
+    notices: {
+      transferReady: (pending, cachedPrefixBlocks) =>
+        notices.tellControlPlane('kvTransferReady', { ...identityOf(pending), cachedPrefixBlocks }),
+      readDone: (pending) => notices.tellControlPlane('kvReadDone', identityOf(pending)),
+      failed: (pending, error, sourceSafe) =>
+        notices.tellControlPlane('requestError', { ...identityOf(pending), error, sourceSafe }),
+      aborted: (pending, sourceSafe) =>
+        notices.tellControlPlane('requestAborted', { ...identityOf(pending), sourceSafe }),
+      admitted: (pending) => notices.tell('handoffAdmitted', identityOf(pending)),
+      quarantined: (pending) => notices.tell('quarantined', { ...identityOf(pending), ...heldBy(pending) }),
+      reclaimed: (pending) => notices.tell('reclaimed', { ...identityOf(pending), ...heldBy(pending) }),
+    },
+  });
+}
+
+function prefillSide(
+  shared: Shared,
+  notices: Notices,
+  description: InstanceDescription,
+  transports: readonly Transport[],
+): PrefillSide {
+  const side: PrefillSide = new PrefillSide({
+    ...shared,
+    description,
+    startPush: (pushId, pin, record) => startPush(shared, pushId, pin, side.ref(pin), record),
+    lateReadsAreNoticed: () =>
+      transports.every(({ capabilities }) => capabilities.direction === 'push' || capabilities.detectsLateReads),
+    notices: {
+      pinned: ({ requestId, handoffId, blocks }) =>
+        notices.tell('pinned', { requestId, handoffId, blocks: blocks.length }),
+      ready: ({ requestId, handoffId }) => notices.tell('ticketReady', { requestId, handoffId }),
+      released: ({ requestId, handoffId }, reason) => notices.tell('released', { requestId, handoffId, reason }),
+      overdue: ({ requestId, handoffId, owner }, ageMs) =>
+        notices.tell('pinOverdue', { requestId, handoffId, ageMs, owner }),
+      pushFailed: (pin, error, sourceSafe) =>
+        notices.tellControlPlane('requestError', {
+          requestId: pin.requestId,
+          attemptId: 0,
+          source: side.ref(pin),
+          error,
+          sourceSafe,
+        }),
+      warning: shared.warn,
+    },
+  });
+  return side;
+}
+
+/** The `host` carrier needs every rank's add applied where it is called, so there hashing stays on the spot. */
+function hashPrompt(
+  prompt: Int32Array,
+  blockSize: number,
+  salt: string | null,
+  carrier: LogCarrier,
+): BigInt64Array | Promise<BigInt64Array> {
+  const options = salt === null ? {} : { salt };
+  if (prompt.length < asyncTokensMin || carrier === 'host') return computeBlockHashes(prompt, blockSize, options);
+  return computeBlockHashesAsync(prompt, blockSize, options);
+}
+
+function identityOf({ attemptId, requestId, source }: ImportIdentity): {
+  readonly attemptId: number;
+  readonly requestId: RequestId;
+  readonly source: HandoffRef | null;
+} {
+  return { attemptId, requestId, source: source.handoff };
+}
+
+function heldBy({ reservation }: PendingImport): { readonly blocks: number; readonly slot: number | null } {
+  return {
+    blocks: (reservation?.blocks.length ?? 0) + (reservation?.continuation.length ?? 0),
+    slot: reservation?.slot ?? null,
+  };
+}
