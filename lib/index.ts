@@ -37,7 +37,8 @@ export { SsmSlotPool, type SsmSlotPoolOptions, type SsmSlotPoolSnapshot } from '
 export type { FinishedPrefill, PreparedHandoffs } from './prefill/prefill-side.js';
 export type { PinState } from './prefill/pin-ledger.js';
 export { encodeTicket, decodeTicket } from './ticket-codec.js';
-export type { KvMeta, Ticket } from './ticket.js';
+export { disaggregatedParams, ticketFromParams, type KvMeta, type Ticket } from './ticket.js';
+export { decodeAdmission, type DecodeAdmission, type DecodeAdmissionInput } from './decode/decode-admission.js';
 export type { TicketLimits } from './limits.js';
 export { checkCompatible, parseInstanceCard } from './compatibility.js';
 export type { Difference, InstanceCard, InstanceRole, KvSignature, SsmSignature } from './compatibility.js';

@@ -37,7 +37,7 @@ describe('parseKvMeta', () => {
         expect(rank.ssm).toEqual(shape.isHybrid ? ssm : null);
         expect(rank).toMatchObject({
           globalRank: index,
-          key: `prefill-a/boot-1/${index}`,
+          key: `["prefill-a","boot-1"]/${index}`,
           numBlocks: 101,
           tokensPerBlock: 16,
           elementBytes: 2,

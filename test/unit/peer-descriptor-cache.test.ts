@@ -57,6 +57,17 @@ describe('PeerDescriptorCache', () => {
     expect(cache.size).toBe(2);
   });
 
+  it('tells peers apart whose names read alike when put together', () => {
+    const cache = new PeerDescriptorCache();
+    const of = (instance: string, incarnation: string) =>
+      parse(
+        cache,
+        changedKvMeta(smallShape, (it) => Object.assign(it['handoff'] as Meta, { instance, incarnation })),
+      ).ranks;
+    expect(of('a/b', 'c')[0]!.key).not.toBe(of('a', 'b/c')[0]!.key);
+    expect(of('a","b', 'c')).not.toBe(of('a', 'b","c'));
+  });
+
   it('keeps a copy: what the caller does to its objects later changes nothing', () => {
     const cache = new PeerDescriptorCache();
     const meta = changedKvMeta(smallShape, () => undefined);
