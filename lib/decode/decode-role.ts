@@ -4,61 +4,17 @@
  * Everything that touches an allocator happens in `apply`, `drainQueue` or `admit`, that is, at a place of the ordered
  * log; `poll` only learns and reports.
  */
-import type { EngineContext, Finished, RequestId } from '../engine-context.js';
+import type { Finished, RequestId } from '../engine-context.js';
 import { HandoffError } from '../errors.js';
 import { invariant } from '../invariant.js';
-import type { LogRecord } from '../control/rank-group.js';
-import type { Metrics } from '../observe/metrics.js';
-import type { CompiledOptions } from '../options.js';
 import { HashOwners } from './hash-owners.js';
 import { importTransition, type ImportEffect, type ImportEvent } from './kv-import.js';
 import { LocalTransfer } from './local-transfer.js';
-import { prefilledRequest, tokenLimit, type ImportSource, type PendingImport } from './pending-import.js';
+import type { AddRecord, DecodeDependencies } from './decode-dependencies.js';
+import { growthBlocks, immediateEnd, immediateResult } from './admission.js';
+import { InFlight } from './in-flight.js';
+import { prefilledRequest, type ImportSource, type PendingImport } from './pending-import.js';
 import { releaseReservation, tryReserve, type Reservation } from './reservation.js';
-import type { Transfers } from './transfers.js';
-
-export type AddRecord = Extract<LogRecord, { kind: 'add' }>;
-
-/** Who an import is, to those outside. */
-export type ImportIdentity = Pick<PendingImport, 'attemptId' | 'requestId'> & {
-  readonly source: Pick<ImportSource, 'handoff'>;
-};
-
-/** What the role tells its owner; the owner decides which rank speaks and to whom. */
-export interface DecodeNotices {
-  transferReady(pending: PendingImport, cachedPrefixBlocks: number): void;
-  readDone(pending: ImportIdentity): void;
-  failed(pending: PendingImport, error: HandoffError, sourceSafe: boolean): void;
-  aborted(pending: ImportIdentity, sourceSafe: boolean): void;
-  admitted(pending: PendingImport): void;
-  quarantined(pending: PendingImport): void;
-  reclaimed(pending: PendingImport): void;
-  /** The caller's promise: exactly one of these for every attempt. */
-  settled(pending: PendingImport, outcome: Finished | HandoffError): void;
-}
-
-export interface DecodeDependencies {
-  readonly context: EngineContext;
-  readonly options: CompiledOptions;
-  readonly metrics: Metrics;
-  readonly notices: DecodeNotices;
-  readonly transfers: Transfers;
-  /** The ticket's contents for this rank, checked. Throws what is refused. */
-  readonly parse: (record: AddRecord) => ImportSource;
-  /** This rank's transfer for a reservation; failures before anything is posted come back as a failed transfer. */
-  readonly startTransfer: (pending: PendingImport, reservation: Reservation) => LocalTransfer;
-  /** Whether the source has to start too, and whether an unsafe failure ends the engine. */
-  readonly transportTraits: (pending: PendingImport) => {
-    readonly twoSided: boolean;
-    readonly fatalWhenUnsafe: boolean;
-  };
-  /** Bytes one block and one slot of the model take over all ranks. */
-  readonly blockBytes: number;
-  readonly slotBytes: number;
-}
-
-/** The first token, when it ends the request by itself (spec 6.4). */
-type Immediate = { readonly tokens: readonly number[]; readonly reason: 'length' | 'stop' } | null;
 
 export class DecodeRole {
   readonly imports = new Map<number, PendingImport>();
@@ -68,16 +24,17 @@ export class DecodeRole {
   /** Agreed imports in the order of their decisions. */
   private readonly admittable = new Map<number, PendingImport>();
   private readonly quarantine = new Map<number, PendingImport>();
-  /** Reserved imports without a decision, in the order they started. */
-  private readonly undecided = new Map<number, PendingImport>();
+  /** Reserved imports without a decision. */
+  readonly inFlight: InFlight;
   /** Requests whose caller still waits, by label. */
   private readonly labels = new Map<RequestId, PendingImport>();
   /** Growth that reserved and agreed imports may still need. */
   private growthPending = 0;
-  private bytesInFlight = 0;
   private fatal: HandoffError | null = null;
 
-  constructor(private readonly deps: DecodeDependencies) {}
+  constructor(private readonly deps: DecodeDependencies) {
+    this.inFlight = new InFlight(deps.blockBytes, deps.slotBytes, deps.options.limits.maxInFlightBytes);
+  }
 
   get queued(): ReadonlyMap<number, PendingImport> {
     return this.queue;
@@ -91,15 +48,6 @@ export class DecodeRole {
     return this.quarantine;
   }
 
-  /** Oldest first. */
-  get inFlight(): ReadonlyMap<number, PendingImport> {
-    return this.undecided;
-  }
-
-  get inFlightBytes(): number {
-    return this.bytesInFlight;
-  }
-
   get fatalError(): HandoffError | null {
     return this.fatal;
   }
@@ -111,21 +59,7 @@ export class DecodeRole {
 
   /** Not yet admitted: queued, on the way, or waiting for room. */
   get pendingCount(): number {
-    return this.queue.size + this.undecided.size + this.admittable.size;
-  }
-
-  /** Blocks an import would need over its whole life. */
-  totalBlocks(promptTokens: number, resumeTokens: number, growthBlocks: number): number {
-    return Math.ceil((promptTokens + resumeTokens) / this.deps.context.blockSize) + growthBlocks;
-  }
-
-  growthBlocks(promptTokens: number, resumeTokens: number, samplingParams: PendingImport['samplingParams']): number {
-    const { context } = this.deps;
-    if (context.growthBlocks !== undefined) return context.growthBlocks(promptTokens, samplingParams);
-    const limit = tokenLimit(promptTokens, samplingParams);
-    const end = Math.min(limit === null ? Infinity : promptTokens + limit, context.maxSequenceLength);
-    const held = Math.ceil((promptTokens + resumeTokens) / context.blockSize);
-    return Math.max(0, Math.ceil(end / context.blockSize) - held);
+    return this.queue.size + this.inFlight.size + this.admittable.size;
   }
 
   // --- the log -----------------------------------------------------------------------------------------------------
@@ -154,7 +88,7 @@ export class DecodeRole {
       hashes: record.blockHashes,
       promptBlocks,
       continuationBlocks: Math.ceil((prompt.length + resume) / context.blockSize) - promptBlocks,
-      growthBlocks: this.growthBlocks(prompt.length, resume, record.samplingParams),
+      growthBlocks: growthBlocks(context, prompt.length, record.samplingParams),
       needsSlot: context.ssm !== null,
       addedAt: options.clock.now(),
       state: 'queued',
@@ -237,13 +171,14 @@ export class DecodeRole {
   /** At the scheduling point only. Returns how many the engine took or completed. @throws `ENGINE_FATAL` */
   admit(): number {
     if (this.fatal !== null) throw this.fatal;
+    const { context } = this.deps;
     let count = 0;
     for (const pending of this.admittable.values()) {
       const reservation = pending.reservation;
       invariant(reservation !== null, 'an agreed import owns its reservation', { attemptId: pending.attemptId });
       const request = prefilledRequest(pending, reservation);
-      if (this.immediateEnd(pending) !== null) this.fire(pending, 'completeWithoutForward');
-      else if (this.deps.context.canAdmitPrefilledDecode(request)) this.fire(pending, 'admit');
+      if (immediateEnd(context, request) !== null) this.fire(pending, 'completeWithoutForward');
+      else if (context.canAdmitPrefilledDecode(request)) this.fire(pending, 'admit');
       else break;
       count += 1;
     }
@@ -297,35 +232,16 @@ export class DecodeRole {
       context.slots,
       this.hashOwners,
       context.growthReserve() + this.growthPending,
-      (missing) => this.fitsInFlight(this.bytesFor(missing, pending.needsSlot)),
+      (missing) => this.inFlight.fits(missing, pending.needsSlot),
     );
     if (reservation === null) return false;
     pending.reservation = reservation;
-    pending.inFlightBytes = this.bytesFor(pending.promptBlocks - reservation.cachedPrefixBlocks, pending.needsSlot);
     pending.startedAt = options.clock.now();
     this.growthPending += pending.growthBlocks;
-    this.bytesInFlight += pending.inFlightBytes;
-    this.undecided.set(pending.attemptId, pending);
+    this.inFlight.enter(pending, pending.promptBlocks - reservation.cachedPrefixBlocks);
     metrics.queueSeconds.observe((pending.startedAt - pending.addedAt) / 1000);
     this.fire(pending, 'start');
     return true;
-  }
-
-  private bytesFor(blocks: number, slot: boolean): number {
-    return blocks * this.deps.blockBytes + (slot ? this.deps.slotBytes : 0);
-  }
-
-  /** At least one import may always be on its way, however large. */
-  private fitsInFlight(bytes: number): boolean {
-    return this.undecided.size === 0 || this.bytesInFlight + bytes <= this.deps.options.limits.maxInFlightBytes;
-  }
-
-  private immediateEnd(pending: PendingImport): Immediate {
-    const reservation = pending.reservation as Reservation;
-    if (tokenLimit(pending.prompt.length, pending.samplingParams) === 0) return { tokens: [], reason: 'length' };
-    const first = pending.source.resumeTokens[0] as number;
-    const verdict = this.deps.context.isComplete(prefilledRequest(pending, reservation), first);
-    return verdict === 'no' ? null : { tokens: [first], reason: verdict };
   }
 
   private noteFatal(pending: PendingImport): void {
@@ -338,7 +254,10 @@ export class DecodeRole {
 
   private fire(pending: PendingImport, event: ImportEvent): void {
     const { next, effects } = importTransition(pending.state, event);
-    if (next === 'completed' && event === 'completeWithoutForward') this.finished = this.immediateResult(pending);
+    if (event === 'completeWithoutForward') {
+      const request = prefilledRequest(pending, pending.reservation as Reservation);
+      this.finished = immediateResult(this.deps.context, request);
+    }
     const wasInFlight = pending.state === 'reserved' || pending.state === 'cancelling';
     pending.state = next;
     if (wasInFlight && next !== 'cancelling') this.leaveFlight(pending);
@@ -349,23 +268,8 @@ export class DecodeRole {
   }
 
   private leaveFlight(pending: PendingImport): void {
-    this.bytesInFlight -= pending.inFlightBytes;
-    this.undecided.delete(pending.attemptId);
+    this.inFlight.leave(pending);
     if (pending.state !== 'agreed') this.growthPending -= pending.growthBlocks;
-  }
-
-  private immediateResult(pending: PendingImport): Finished {
-    const end = this.immediateEnd(pending);
-    invariant(end !== null, 'a completion without a forward pass has an end', { attemptId: pending.attemptId });
-    return {
-      requestId: pending.requestId,
-      attemptId: pending.attemptId,
-      generatedTokens: end.tokens,
-      generatedLogProbs:
-        end.tokens.length === 0 ? (pending.source.resumeLogProbs === null ? null : []) : pending.source.resumeLogProbs,
-      finishReason: end.reason,
-      cachedTokens: pending.prompt.length,
-    };
   }
 
   private carryOut(effect: ImportEffect, pending: PendingImport): void {

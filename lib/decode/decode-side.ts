@@ -9,11 +9,13 @@ import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
 import { unreadyFence } from '../ticket-readiness.js';
+import { growthBlocks, heldBlocks } from './admission.js';
 import { checkExpectation } from './handoff-expectation.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
-import { DecodeRole, type AddRecord, type DecodeDependencies, type DecodeNotices } from './decode-role.js';
+import type { AddRecord, DecodeDependencies, DecodeNotices } from './decode-dependencies.js';
+import { DecodeRole } from './decode-role.js';
 import type { ImportSource, PendingImport } from './pending-import.js';
-import { Transfers } from './transfers.js';
+import type { Transfers } from './transfers.js';
 
 /** One request for an import, before it has a place in the log. */
 export interface ImportRequest {
@@ -213,8 +215,8 @@ export class DecodeSide {
       );
     }
     const resume = 1 + context.numSpeculativeTokens;
-    const growth = this.role.growthBlocks(prompt.length, resume, request.samplingParams);
-    const needed = this.role.totalBlocks(prompt.length, resume, growth);
+    const growth = growthBlocks(context, prompt.length, request.samplingParams);
+    const needed = heldBlocks(context, prompt.length) + growth;
     const usable = context.blocks.poolSize - 1;
     if (needed > usable) {
       throw new HandoffError(

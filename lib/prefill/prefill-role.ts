@@ -6,7 +6,7 @@
 import type { EngineContext, RequestId } from '../engine-context.js';
 import { HandoffError } from '../errors.js';
 import type { LogRecord } from '../control/rank-group.js';
-import { LocalTransfer } from '../decode/local-transfer.js';
+import type { LocalTransfer } from '../decode/local-transfer.js';
 import type { Transfers } from '../decode/transfers.js';
 import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';

@@ -1,6 +1,6 @@
 /** Everything that exists once an engine is set up, wired together. */
 import type { LogRecord, RankGroup } from '../control/rank-group.js';
-import type { ImportIdentity } from '../decode/decode-role.js';
+import type { ImportIdentity } from '../decode/decode-dependencies.js';
 import { DecodeSide } from '../decode/decode-side.js';
 import { parseKvMeta } from '../decode/handoff-parser.js';
 import type { PendingImport } from '../decode/pending-import.js';

@@ -17,7 +17,10 @@ export interface TidyRule {
 const linesMax = 400;
 
 /** Files over the alarm that are better whole, with the reason. */
-export const longFiles: Readonly<Record<string, string>> = {};
+export const longFiles: Readonly<Record<string, string>> = {
+  'lib/state-handoff.ts':
+    'the public class: every method with its side, its errors and its ownership; the work is elsewhere',
+};
 
 // Words and paths that the rules look for are put together from pieces, so that this file does not hold them.
 const unfinishedWords = ['TO' + 'DO', 'FIX' + 'ME', 'XX' + 'X', 'HA' + 'CK'];
