@@ -442,7 +442,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   }
 
   get hasAdmittableKvImport(): boolean {
-    return this.running?.decode?.role.hasAdmittable ?? false;
+    return (this.running?.decode?.role.agreed.size ?? 0) > 0;
   }
 
   /** Rank 0, `host` carrier: what the host engine's next broadcast must carry. @throws `LOG_CARRIER_MIXED`, `NOT_RANK_ZERO` */

@@ -48,10 +48,6 @@ export class DecodeRole {
     return this.quarantine;
   }
 
-  get fatalError(): HandoffError | null {
-    return this.fatal;
-  }
-
   /** The living request of that label. */
   byLabel(requestId: RequestId): PendingImport | undefined {
     return this.labels.get(requestId);
@@ -61,8 +57,6 @@ export class DecodeRole {
   get pendingCount(): number {
     return this.queue.size + this.inFlight.size + this.admittable.size;
   }
-
-  // --- the log -----------------------------------------------------------------------------------------------------
 
   applyAdd(record: AddRecord): void {
     const { context, options } = this.deps;
@@ -186,10 +180,6 @@ export class DecodeRole {
     return count;
   }
 
-  get hasAdmittable(): boolean {
-    return this.admittable.size > 0;
-  }
-
   // --- the engine's answers -------------------------------------------------------------------------------------------
 
   /** @throws `UNKNOWN_REQUEST` */
@@ -237,6 +227,8 @@ export class DecodeRole {
     if (reservation === null) return false;
     pending.reservation = reservation;
     pending.startedAt = options.clock.now();
+    // A queue deadline that was decided but comes after the start has lost.
+    pending.endDecided = false;
     this.growthPending += pending.growthBlocks;
     this.inFlight.enter(pending, pending.promptBlocks - reservation.cachedPrefixBlocks);
     metrics.queueSeconds.observe((pending.startedAt - pending.addedAt) / 1000);
