@@ -10,8 +10,8 @@ import { isHandoffError, type HandoffError } from '../../lib/errors.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
 import { StateHandoff, type SetupOptions } from '../../lib/state-handoff.js';
+import type { ModelBlockPool } from '../../lib/testing/index.js';
 import {
-  ModelBlockPool,
   modelBlockHashes,
   rankPositions,
   ScriptedNetwork,
