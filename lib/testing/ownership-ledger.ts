@@ -224,7 +224,7 @@ export class OwnershipLedger {
     const { target, source, isBlind } = watched;
     for (const key of target.keys) target.memory.inDoubt[key]!--;
     if (isBlind) for (const key of source.keys) source.memory.blindReaders[key]!--;
-    if (transfer.targetEnd?.status !== 'done') return;
+    if (!transfer.hasHandle || transfer.targetEnd?.status !== 'done') return;
     for (const [index, key] of source.keys.entries()) {
       if (source.memory.generation(key) !== source.generations[index]) {
         this.#violation(`transfer ${transfer.tag} is done, but ${source.memory.name(key)} was reused while it read`);

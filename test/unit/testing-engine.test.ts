@@ -359,16 +359,22 @@ describe('decode', () => {
     expect(() => run(decode)).toThrow('attempt 1 found no block to grow into: admission left no reserve');
   });
 
-  test('does not read before the landing fence has fired', () => {
+  test('steps alike whenever the landing fence fires, and looks only after that', () => {
     const decode = engine();
-    const request = handOver(decode, prompt, { num_tokens_to_generate: 3 });
+    const request = handOver(decode, prompt, { num_tokens_to_generate: 30 });
     const marks = promptMarks(prompt, 4);
     decode.memory.fillBlock(request.blocks[0]!, 1);
     admit(decode, { ...request, landed: { isComplete: () => decode.clock.now() >= 5 } });
-    expect(run(decode, 10)).toEqual([]);
-    decode.memory.fillBlock(request.blocks[0]!, marks[0]!);
+    for (let i = 0; i < 5; i++) decode.step();
+    expect(decode.batch.running.get(1)!.generated).toHaveLength(6);
     decode.clock.advance(5);
-    expect(run(decode, 10)).toHaveLength(1);
+    expect(() => decode.step()).toThrow('attempt 1 as it starts');
+    decode.memory.fillBlock(request.blocks[0]!, marks[0]!);
+    expect(run(decode)).toHaveLength(1);
+    const short = handOver(decode, prompt, { num_tokens_to_generate: 3 }, 2);
+    decode.memory.fillBlock(short.blocks[0]!, 1);
+    admit(decode, { ...short, landed: { isComplete: () => false } });
+    expect(run(decode)).toHaveLength(1);
   });
 
   test('earlier work touches memory until the fence it gave has fired, and no longer', () => {
