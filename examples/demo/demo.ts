@@ -1,0 +1,76 @@
+/**
+ * `npm run demo`: hands requests from a prefill process to a decode process and shows that nothing is lost on the way.
+ * This process is the router. It ends with status 0 only if every request went as expected and every bit is the same.
+ */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { isHandoffError } from 'state-handoff';
+import { help, parseOptions, type DemoOptions } from './options.js';
+import { headingOf, legend, linesOf, reportOf, verdictOf, type ModelReport } from './report.js';
+import { Router } from './router.js';
+import { scenarioOf, type Texts } from './scenario.js';
+
+const signals = { SIGINT: 130, SIGTERM: 143 } as const;
+
+/** Compiled or not, the texts lie in the package's own folder. */
+function readTexts(): Texts {
+  let root = __dirname;
+  while (!existsSync(join(root, 'package.json'))) root = dirname(root);
+  const folder = join(root, 'examples', 'prompts');
+  return new Map(
+    readdirSync(folder)
+      .filter((name) => name.endsWith('.txt'))
+      .map((name) => [name.slice(0, -'.txt'.length), readFileSync(join(folder, name), 'utf8')]),
+  );
+}
+
+async function runDemo(options: DemoOptions): Promise<number> {
+  const say = (line: string): void => void (options.json ? process.stderr : process.stdout).write(`${line}\n`);
+  const scenarios = options.models.map((kind) => scenarioOf(kind, options, readTexts()));
+  let router: Router | null = null;
+  const stopping: Promise<void>[] = [];
+  for (const [signal, status] of Object.entries(signals)) {
+    process.on(signal, () => {
+      if (stopping.length > 0) return;
+      say(`\n${signal}: ending all processes`);
+      stopping.push((router?.end() ?? Promise.resolve()).then(() => process.exit(status)));
+    });
+  }
+  const reports: ModelReport[] = [];
+  try {
+    for (const scenario of scenarios) {
+      say(headingOf(scenario, options));
+      router = new Router(scenario, options, say);
+      const report = reportOf(scenario, await router.run());
+      reports.push(report);
+      for (const line of linesOf(report)) say(line);
+      say('');
+    }
+  } catch (error) {
+    await router?.end();
+    // A signal ends this process itself.
+    await Promise.all(stopping);
+    say(`demo: failed because ${(error as Error).message}`);
+    return 1;
+  }
+  const verdict = verdictOf(reports);
+  for (const line of legend) say(line);
+  const last = `demo: ${verdict.requests} requests, ${verdict.asExpected} as expected, identical: ${verdict.identical ? 'yes' : 'no'}`;
+  say(last);
+  if (options.json) process.stdout.write(`${JSON.stringify({ ...verdict, models: reports }, null, 2)}\n`);
+  return verdict.ok ? 0 : 1;
+}
+
+async function main(): Promise<void> {
+  try {
+    const options = parseOptions(process.argv.slice(2));
+    if (options.help) process.stdout.write(help);
+    else process.exitCode = await runDemo(options);
+  } catch (error) {
+    if (!isHandoffError(error)) throw error;
+    process.stderr.write(`demo: ${error.message}\nSee npm run demo -- --help\n`);
+    process.exitCode = 2;
+  }
+}
+
+void main();

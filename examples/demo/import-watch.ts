@@ -1,0 +1,59 @@
+/**
+ * What decode can see of its imports from outside: compares one `inspect()` with the last and tells the router what is
+ * new. It looks before and after each call that may reserve, so that the transfer time is what decode itself waits: from
+ * just before the reservation to the look that finds all bytes here.
+ */
+import type { ImportView } from 'state-handoff';
+import type { decodeAnswers, Message } from './messages.js';
+
+interface Seen {
+  deferred: boolean;
+  /** Of the reservation; -1 before. */
+  at: number;
+  landed: boolean;
+}
+
+export class ImportWatch {
+  private readonly seen = new Map<number, Seen>();
+  private turn = 0;
+  private lastLook = performance.now();
+
+  constructor(
+    private readonly imports: () => readonly ImportView[],
+    private readonly send: (message: Message<typeof decodeAnswers>) => void,
+  ) {}
+
+  /** Returns the first block that was moved for what landed now; -1 when none was; null when nothing landed. */
+  look(): { readonly block: number } | null {
+    this.turn += 1;
+    let landed: { readonly block: number } | null = null;
+    const now = performance.now();
+    for (const view of this.imports()) {
+      const id = String(view.requestId);
+      const seen = this.seen.get(view.attemptId) ?? { deferred: false, at: -1, landed: false };
+      this.seen.set(view.attemptId, seen);
+      if (view.state === 'queued') {
+        if (!seen.deferred) this.send({ kind: 'deferred', id });
+        seen.deferred = true;
+        continue;
+      }
+      if (seen.at < 0) {
+        seen.at = this.lastLook;
+        const { blocks, cachedPrefixBlocks: cachedBlocks } = view;
+        this.send({ kind: 'reserved', id, turn: this.turn, blocks: blocks.length, cachedBlocks });
+      }
+      if (seen.landed || !(view.state === 'landed' || view.state === 'agreed') || view.cancelling) continue;
+      seen.landed = true;
+      this.send({
+        kind: 'landed',
+        id,
+        bytes: view.bytesDone,
+        milliseconds: now - seen.at,
+        transport: view.transports[0] ?? '',
+      });
+      landed ??= { block: view.blocks[view.cachedPrefixBlocks] ?? -1 };
+    }
+    this.lastLook = performance.now();
+    return landed;
+  }
+}

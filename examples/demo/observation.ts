@@ -1,0 +1,141 @@
+/** What the router saw of one request, and what is wrong with it: nothing, if all went as the scenario expects. */
+import type { decodeAnswers, Message, prefillCommands, referenceAnswers } from './messages.js';
+import type { DemoRequest } from './scenario.js';
+
+type Decode = Message<typeof decodeAnswers>;
+export type Reference = Extract<Message<typeof referenceAnswers>, { kind: 'result' }>;
+export type Sampling = Extract<Message<typeof prefillCommands>, { kind: 'prompt' }>['sampling'];
+type FinishedAnswer = Extract<Decode, { kind: 'finished' }>;
+
+export class Observation {
+  readonly submittedAt = performance.now();
+  ticket: string | null = null;
+  /** Digest of what prefill drew the first token from. */
+  firstLogits: string | null = null;
+  isDeferred = false;
+  reserved: Extract<Decode, { kind: 'reserved' }> | null = null;
+  landed: Extract<Decode, { kind: 'landed' }> | null = null;
+  isAdmitted = false;
+  isRead = false;
+  isReleased = false;
+  finished: FinishedAnswer | null = null;
+  failed: { readonly code: string; readonly message: string } | null = null;
+  reference: Reference | null = null;
+  /** Streamed tokens that have not been printed. */
+  readonly unsaid: number[] = [];
+  private readonly streamed: number[] = [];
+  private firstTokenAt = -1;
+  private lastTokenAt = -1;
+
+  constructor(
+    readonly request: DemoRequest,
+    readonly sampling: Sampling,
+  ) {}
+
+  get isSettled(): boolean {
+    return this.finished !== null || this.failed !== null;
+  }
+
+  /** Settled, and prefill has its memory back. */
+  get isOver(): boolean {
+    return this.isSettled && (this.ticket === null || this.isReleased);
+  }
+
+  get tokens(): readonly number[] {
+    return this.finished?.tokens ?? this.streamed;
+  }
+
+  get end(): string {
+    if (this.finished !== null) return this.finished.reason;
+    return this.failed?.code === 'ABORTED' ? 'aborted' : (this.failed?.code ?? 'open');
+  }
+
+  /** A token came. */
+  note(token: number): void {
+    this.lastTokenAt = performance.now();
+    if (this.firstTokenAt < 0) this.firstTokenAt = this.lastTokenAt;
+    this.streamed.push(token);
+    this.unsaid.push(token);
+  }
+
+  finish(answer: FinishedAnswer): void {
+    this.finished = answer;
+    // A request that decode never ran streams nothing: its first token is in the result.
+    if (this.firstTokenAt < 0 && answer.tokens.length > 0) {
+      this.firstTokenAt = performance.now();
+      this.unsaid.push(...answer.tokens);
+    }
+  }
+
+  fail(code: string, message: string): void {
+    this.failed = { code, message };
+  }
+
+  get movedBlocks(): number {
+    if (this.landed === null || this.reserved === null) return 0;
+    return this.reserved.blocks - this.reserved.cachedBlocks;
+  }
+
+  /** Milliseconds from submission to the first token; null without one. */
+  get timeToFirstToken(): number | null {
+    return this.firstTokenAt < 0 ? null : this.firstTokenAt - this.submittedAt;
+  }
+
+  /** Mean milliseconds from one token to the next; null below two tokens. */
+  get interTokenLatency(): number | null {
+    const gaps = this.streamed.length - 1;
+    return gaps < 1 ? null : (this.lastTokenAt - this.firstTokenAt) / gaps;
+  }
+
+  /** Null when there is nothing to compare. */
+  get isIdentical(): boolean | null {
+    return this.finished === null ? null : this.differences().length === 0;
+  }
+
+  /** Where the output differs from that of one engine without a handoff. */
+  differences(): readonly string[] {
+    const { finished, reference } = this;
+    if (finished === null) return [];
+    if (reference === null) return ['was not compared'];
+    const logits = [this.firstLogits ?? '', ...finished.logits].slice(0, finished.tokens.length);
+    return [
+      ...firstDifference('token', finished.tokens, reference.tokens),
+      ...firstDifference('logits of token', logits, reference.logits),
+      ...firstDifference('log-probability of token', finished.logProbs ?? [], reference.logProbs ?? []),
+      ...(finished.reason === reference.reason ? [] : [`ends by ${finished.reason}, not by ${reference.reason}`]),
+    ];
+  }
+
+  /** What did not go as the scenario says. */
+  surprises(): readonly string[] {
+    const { request, finished, failed, reserved } = this;
+    const { expects } = request;
+    const found: string[] = [];
+    const expect = (what: string, expected: unknown, got: unknown): void => {
+      if (expected !== got) found.push(`${what}: expected ${String(expected)}, got ${String(got)}`);
+    };
+    expect('end', expects.end, this.end);
+    if (failed !== null && failed.code !== 'ABORTED') found.push(failed.message);
+    expect('tokens', expects.tokens, this.tokens.length);
+    expect('admitted into the decode batch', expects.runsOnDecode, this.isAdmitted);
+    if (expects.cachedBlocks !== null) expect('cached prefix blocks', expects.cachedBlocks, reserved?.cachedBlocks);
+    expect('source read and released', true, this.isRead && this.isReleased);
+    if (finished !== null) {
+      expect('landed', true, this.landed !== null);
+      if (expects.runsOnDecode) found.push(...firstDifference('streamed token', this.streamed, finished.tokens));
+    } else if (expects.end === 'aborted') {
+      expect('bytes moved before the abort', null, this.landed);
+    }
+    return found;
+  }
+}
+
+function firstDifference<Value>(what: string, got: readonly Value[], expected: readonly Value[]): readonly string[] {
+  const length = Math.max(got.length, expected.length);
+  for (let i = 0; i < length; i += 1) {
+    if (!Object.is(got[i], expected[i])) {
+      return [`${what} ${i}: expected ${String(expected[i] ?? 'none')}, got ${String(got[i] ?? 'none')}`];
+    }
+  }
+  return [];
+}

@@ -1,0 +1,71 @@
+/**
+ * The router's end of one worker: starts it, checks what it says, and sees it end. A worker that ends uncalled, that
+ * cannot go on or that breaks the schema is an error of the whole demo.
+ */
+import { fork, type ChildProcess } from 'node:child_process';
+import { join } from 'node:path';
+import { parseMessage, type Message } from './messages.js';
+
+type Schema = Parameters<typeof parseMessage>[0];
+
+/** How long a worker may take to end after its channel was closed. */
+const endGraceMs = 2_000;
+
+export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
+  private readonly child: ChildProcess;
+  private readonly ended: Promise<void>;
+  private isEnding = false;
+
+  /**
+   * @param name - of the worker; `NAME-worker.js` lies beside this file
+   * @param receive - gets each checked answer
+   * @param fail - told once why the worker cannot go on
+   */
+  constructor(
+    readonly name: string,
+    answers: Answers,
+    receive: (answer: Message<Answers>) => void,
+    fail: (error: Error) => void,
+  ) {
+    this.child = fork(join(__dirname, `${name}-worker.js`), { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+    this.child.on('message', (value) => {
+      try {
+        const answer = parseMessage(answers, value, name);
+        if (answer.kind !== 'failure') return receive(answer);
+        const { message } = answer as unknown as { message: string };
+        fail(new Error(`the ${name} process cannot go on: ${message}`));
+      } catch (error) {
+        fail(error as Error);
+      }
+    });
+    this.child.on('error', (error) => fail(new Error(`the ${name} process: ${error.message}`)));
+    this.ended = new Promise((resolve) => {
+      this.child.once('exit', (code, signal) => {
+        if (!this.isEnding) fail(new Error(`the ${name} process ended uncalled with ${signal ?? code}`));
+        resolve();
+      });
+    });
+  }
+
+  get processId(): number | undefined {
+    return this.child.pid;
+  }
+
+  send(command: Message<Commands>): void {
+    this.child.send(command, () => undefined);
+  }
+
+  /** From now on its end is no error. */
+  expectEnd(): void {
+    this.isEnding = true;
+  }
+
+  /** Closes the channel, which ends the worker; resolves when the process has gone. */
+  async end(): Promise<void> {
+    this.isEnding = true;
+    if (this.child.connected) this.child.disconnect();
+    const impatience = setTimeout(() => this.child.kill('SIGKILL'), endGraceMs);
+    await this.ended;
+    clearTimeout(impatience);
+  }
+}
