@@ -5,7 +5,7 @@ import { protocolVersion, type InstanceCard } from '../compatibility.js';
 import type { RankGroup } from '../control/rank-group.js';
 import type { EngineContext } from '../engine-context.js';
 import { HandoffError } from '../errors.js';
-import { isRecord, type WireObject } from '../json.js';
+import { deepFreeze, isRecord, type WireObject } from '../json.js';
 import type { CompiledOptions } from '../options.js';
 import { exportKvDescriptor, exportSsmDescriptors } from '../prefill/handoff-metadata.js';
 import { replicatedLayoutKey } from '../transfer/described-layout.js';
@@ -54,7 +54,8 @@ export async function describeRanks(
     instance: options.instance,
     incarnation: options.incarnation,
   };
-  const gathered = group === null ? [own] : ((await group.allGather(own)) as readonly RankDescriptors[]);
+  // Every ticket shares these, so what came over the group is frozen as the own ones are.
+  const gathered = group === null ? [own] : deepFreeze((await group.allGather(own)) as readonly RankDescriptors[]);
   for (const [rank, other] of gathered.entries()) {
     if (!isRecord(other) || other.instance !== own.instance || other.incarnation !== own.incarnation) {
       throw new HandoffError(

@@ -61,6 +61,7 @@ export function startRunning(input: RunningInput): Running {
     metrics: new Metrics({ role, instance: options.instance, rank: log.rank }),
     transfers: new Transfers(() => transports),
     plans: new PeerPlans({ kv: context.kv, ssm: context.ssm }, transports, role === 'decode' ? 'pull' : 'push-source'),
+    peers: new PeerDescriptorCache(),
     handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
     warn: (message, error) => notices.tell('warning', { message, error }),
   };
@@ -70,12 +71,11 @@ export function startRunning(input: RunningInput): Running {
 }
 
 function decodeSide(shared: Shared, notices: Notices): DecodeSide {
-  const { context, plans, log } = shared;
-  const cache = new PeerDescriptorCache();
+  const { context, plans, peers, log } = shared;
   return new DecodeSide({
     ...shared,
     ...modelBytes(context),
-    parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache }),
+    parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache: peers }),
     startTransfer: (pending, reservation) => startImport(shared, pending, reservation),
     transportTraits: (pending) => transportTraits(plans, pending),
     hash: (prompt, salt) => hashPrompt(prompt, context.blockSize, salt, log.carrier),

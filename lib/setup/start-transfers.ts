@@ -5,14 +5,17 @@ import type { Reservation } from '../decode/reservation.js';
 import type { EngineContext, Fence } from '../engine-context.js';
 import { HandoffError, isHandoffError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
+import { defaultTicketLimits } from '../limits.js';
 import type { Pin } from '../prefill/pin-ledger.js';
 import type { PushRecord } from '../prefill/prefill-role.js';
 import { parseInstanceMeta } from '../transfer/peer-description.js';
+import type { PeerDescriptorCache } from '../transfer/peer-descriptor-cache.js';
 import type { PeerPlans } from '../transfer/peer-plans.js';
 
 export interface StartDependencies {
   readonly context: EngineContext;
   readonly plans: PeerPlans;
+  readonly peers: PeerDescriptorCache;
   /** When a handshake that starts now must be over. */
   readonly handshakeDeadline: () => number;
   readonly warn: (message: string, error: unknown) => void;
@@ -57,7 +60,10 @@ export function startPush(
   record: PushRecord,
 ): LocalTransfer {
   try {
-    const ranks = parseInstanceMeta(record.targets, `${record.targetInstance}/${record.targetIncarnation}`);
+    const name = JSON.stringify([record.targetInstance, record.targetIncarnation]);
+    const ranks = parseInstanceMeta(record.targets, name, defaultTicketLimits, (...described) =>
+      deps.peers.ranks(...described),
+    );
     // The receiver knows where its blocks go; a push only says in which order the source's are sent.
     const places = Int32Array.from(pin.blocks, (_, index) => index);
     const legs = deps.plans.legs({

@@ -102,12 +102,14 @@ export function describeRanks(records: PeerRecords, name: string, limits: Ticket
  * Prefill. The registered ranks of a decode instance (spec 1.5.2), as SEND_KV carries them: a list of descriptors, each
  * with its own `ssm` map.
  *
+ * @param describe - what makes ranks of the sorted records; a cache tells apart instances that go by one name
  * @throws `TICKET_INVALID`, `SSM_METADATA_INVALID`
  */
 export function parseInstanceMeta(
   entries: unknown,
   name: string,
   limits: TicketLimits = defaultTicketLimits,
+  describe: typeof describeRanks = describeRanks,
 ): readonly DescribedRank[] {
   const kv = transferPeerRecords(entries, [], limits, 'instanceMeta');
   const states = kv.map(({ descriptor, path }) => {
@@ -116,7 +118,7 @@ export function parseInstanceMeta(
       ? null
       : { fields: recordField(descriptor, 'ssm', path, 'SSM_METADATA_INVALID'), path };
   });
-  if (states.every((state) => state === null)) return describeRanks({ kv, conv: null, recurrent: null }, name, limits);
+  if (states.every((state) => state === null)) return describe({ kv, conv: null, recurrent: null }, name, limits);
   const leaves = (kind: SsmStateKind): TransferRecord[] =>
     states.map((state, index) => {
       const path = `${state?.path ?? kv[index]!.path}.ssm`;
@@ -128,7 +130,7 @@ export function parseInstanceMeta(
         path: `${path}.${kind}`,
       };
     });
-  return describeRanks({ kv, conv: leaves('conv'), recurrent: leaves('recurrent') }, name, limits);
+  return describe({ kv, conv: leaves('conv'), recurrent: leaves('recurrent') }, name, limits);
 }
 
 /** What must be equal on all ranks of an instance (spec 1.6), and that each rank stands once. */
