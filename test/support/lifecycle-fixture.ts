@@ -46,6 +46,7 @@ const eventNames = [
   'pinned',
   'ticketReady',
   'released',
+  'pinOverdue',
   'warning',
 ] as const satisfies readonly (keyof StateHandoffEvents)[];
 
