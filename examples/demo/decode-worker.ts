@@ -8,6 +8,7 @@ import { digestOf, engineOptions } from './engine-setting.js';
 import { ImportWatch } from './import-watch.js';
 import { decodeAnswers, decodeCommands, type EngineSetting, type Message } from './messages.js';
 import { remains } from './remains.js';
+import { SignOfLife } from './sign-of-life.js';
 import { openPort } from './worker-port.js';
 
 type HandoffCommand = Extract<Message<typeof decodeCommands>, { kind: 'handoff' }>;
@@ -26,6 +27,7 @@ class DecodeWorker {
   private readonly engine: HoldingEngine;
   private readonly handoff: StateHandoff;
   private readonly watch: ImportWatch;
+  private readonly life: SignOfLife;
   private next: { readonly isSoon: boolean; readonly cancel: () => void } | null = null;
   private corrupts: boolean;
   private isStopped = false;
@@ -38,6 +40,7 @@ class DecodeWorker {
     const options = engineOptions('decode', setting);
     this.memory = options.memory;
     this.corrupts = setting.corrupt;
+    this.life = new SignOfLife((tokens) => send({ kind: 'busy', tokens }));
     this.engine = new HoldingEngine({
       ...options,
       onToken: ({ requestId, token, index }) => send({ kind: 'token', id: String(requestId), index, token }),
@@ -128,6 +131,7 @@ class DecodeWorker {
       watch.look();
       const tokens = engine.step();
       watch.look();
+      this.life.pass(engine.tokenCount);
       if (engine.hasWork || handoff.hasAdmittableKvImport || tokens > 0) this.wake();
       else if (handoff.pendingKvImportCount > 0) this.wakeLater();
     } catch (error) {

@@ -32,6 +32,23 @@ export function demoModel(kind: ModelKind, layers: number | null, seed: number, 
   });
 }
 
+/** What a whole block and a live SSM slot take, in bytes over all layers. */
+export interface StateSizes {
+  readonly blockBytes: number;
+  readonly slotBytes: number;
+}
+
+/** From the model's own figures (spec 1.6), not from what the library says it moved. */
+export function stateSizes({ layers, attention, ssm }: ModelConfig, blockSize: number): StateSizes {
+  const floatBytes = 4;
+  const count = (mixer: LayerConfig['mixer']): number => layers.filter((layer) => layer.mixer === mixer).length;
+  const blockBytes = count('attention') * 2 * blockSize * attention.kvHeads * attention.headDim * floatBytes;
+  if (ssm === null) return { blockBytes, slotBytes: 0 };
+  const inner = ssm.nheads * ssm.headdim;
+  const conv = (inner + 2 * ssm.ngroups * ssm.dState) * ssm.dConv;
+  return { blockBytes, slotBytes: count('ssm') * (conv + inner * ssm.dState) * floatBytes };
+}
+
 /** Options of an engine of its own memory. */
 export function engineOptions(role: EngineRole, setting: EngineSetting): EngineOptions & { memory: EngineMemory } {
   const { kind, layers, seed, proposals, blockSize, blocks, maxRequests, chunk } = setting;

@@ -121,6 +121,8 @@ const answer = {
     counters: list(record({ name: text(128), value: number }), 256),
   },
   failure: { message: text(4096) },
+  /** Now and then while it computes: tokens that have run through its model so far. */
+  busy: { tokens: integer(0) },
 } satisfies Schema;
 
 /** Router to prefill. */

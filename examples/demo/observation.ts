@@ -1,10 +1,11 @@
 /** What the router saw of one request, and what is wrong with it: nothing, if all went as the scenario expects. */
 import type { decodeAnswers, Message, prefillCommands, referenceAnswers } from './messages.js';
+import type { StateSizes } from './engine-setting.js';
 import type { DemoRequest } from './scenario.js';
 
 type Decode = Message<typeof decodeAnswers>;
-export type Reference = Extract<Message<typeof referenceAnswers>, { kind: 'result' }>;
-export type Sampling = Extract<Message<typeof prefillCommands>, { kind: 'prompt' }>['sampling'];
+type Reference = Extract<Message<typeof referenceAnswers>, { kind: 'result' }>;
+type Sampling = Extract<Message<typeof prefillCommands>, { kind: 'prompt' }>['sampling'];
 type FinishedAnswer = Extract<Decode, { kind: 'finished' }>;
 
 export class Observation {
@@ -30,6 +31,7 @@ export class Observation {
   constructor(
     readonly request: DemoRequest,
     readonly sampling: Sampling,
+    private readonly sizes: StateSizes,
   ) {}
 
   get isSettled(): boolean {
@@ -121,7 +123,8 @@ export class Observation {
     if (expects.cachedBlocks !== null) expect('cached prefix blocks', expects.cachedBlocks, reserved?.cachedBlocks);
     expect('source read and released', true, this.isRead && this.isReleased);
     if (finished !== null) {
-      expect('landed', true, this.landed !== null);
+      const { blockBytes, slotBytes } = this.sizes;
+      expect('bytes moved', this.movedBlocks * blockBytes + slotBytes, this.landed?.bytes);
       if (expects.runsOnDecode) found.push(...firstDifference('streamed token', this.streamed, finished.tokens));
     } else if (expects.end === 'aborted') {
       expect('bytes moved before the abort', null, this.landed);

@@ -7,12 +7,13 @@ import { Engine } from '../engine/index.js';
 import { digestOf, engineOptions } from './engine-setting.js';
 import { prefillAnswers, prefillCommands, type EngineSetting, type Message } from './messages.js';
 import { remains } from './remains.js';
+import { SignOfLife } from './sign-of-life.js';
 import { openPort } from './worker-port.js';
 
 class PrefillWorker {
   private readonly engine: Engine;
   private readonly handoff: StateHandoff;
-  private readonly startedAt = new Map<string, number>();
+  private readonly life: SignOfLife;
   private turning = false;
 
   constructor(
@@ -20,6 +21,7 @@ class PrefillWorker {
     private readonly send: (message: Message<typeof prefillAnswers>) => void,
     private readonly fail: (error: unknown) => void,
   ) {
+    this.life = new SignOfLife((tokens) => send({ kind: 'busy', tokens }));
     this.engine = new Engine(engineOptions('prefill', setting));
     this.handoff = new StateHandoff(this.engine, { instance: 'demo-prefill' });
     this.engine.attachHandoff(this.handoff);
@@ -70,6 +72,7 @@ class PrefillWorker {
       this.turning = false;
       this.handoff.pollPendingKvPushes();
       this.engine.step();
+      this.life.pass(this.engine.tokenCount);
       this.handOff();
       this.engine.cleanupFinished();
       if (this.engine.hasWork) this.wake();

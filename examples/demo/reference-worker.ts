@@ -5,9 +5,11 @@
 import { Engine, type FinishedExtra } from '../engine/index.js';
 import { digestOf, engineOptions } from './engine-setting.js';
 import { referenceAnswers, referenceCommands, type Message } from './messages.js';
+import { SignOfLife } from './sign-of-life.js';
 import { openPort } from './worker-port.js';
 
 let engine: Engine | null = null;
+const life = new SignOfLife((tokens) => port.send({ kind: 'busy', tokens }));
 
 async function run({
   id,
@@ -20,6 +22,7 @@ async function run({
   const result = engine.addRequest({ requestId: id, prompt, samplingParams });
   while (engine.hasWork) {
     engine.step();
+    life.pass(engine.tokenCount);
     await new Promise(setImmediate);
   }
   const { generatedTokens, generatedLogProbs, finishReason, extra } = await result;

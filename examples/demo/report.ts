@@ -175,6 +175,6 @@ export function linesOf(report: ModelReport): string[] {
 }
 
 export const legend = [
-  'transfer: from the reservation on decode until it sees all bytes; TTFT, ITL: time to the first token and between tokens, at the router;',
+  'transfer: from the reservation on decode until it sees all bytes (the first one connects, too); TTFT, ITL: time to the first token and between tokens, at the router;',
   'proposals: accepted of proposed; identical: tokens, log-probabilities and every bit of all logits, compared with one engine without a handoff',
 ];

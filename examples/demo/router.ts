@@ -6,8 +6,9 @@ import { checkCompatible, parseInstanceCard, type HandoffRef } from 'state-hando
 import { bytesOf } from '../engine/index.js';
 import type { decodeCommands, prefillCommands, referenceCommands } from './messages.js';
 import { decodeAnswers, prefillAnswers, referenceAnswers, type EngineSetting, type Message } from './messages.js';
+import { demoModel, stateSizes, type StateSizes } from './engine-setting.js';
 import type { DemoOptions } from './options.js';
-import { Observation, type Reference } from './observation.js';
+import { Observation } from './observation.js';
 import type { DemoRequest, Scenario, Stage } from './scenario.js';
 import { WorkerProcess } from './worker-process.js';
 
@@ -29,6 +30,7 @@ export class Router {
   private readonly cards: unknown[] = [];
   private readonly ends = new Map<string, Stopped>();
   private readonly pairSetting: Omit<EngineSetting, 'blocks' | 'corrupt'>;
+  private readonly sizes: StateSizes;
   private prefill!: WorkerProcess<typeof prefillCommands, typeof prefillAnswers>;
   private decode!: WorkerProcess<typeof decodeCommands, typeof decodeAnswers>;
   private failure: Error | null = null;
@@ -43,8 +45,9 @@ export class Router {
     private readonly options: DemoOptions,
     private readonly say: (line: string) => void,
   ) {
-    const { kind, proposals, chunk, maxRequests: maxRequests } = scenario;
+    const { kind, proposals, chunk, maxRequests } = scenario;
     const { layers, seed, blockSize, transport } = options;
+    this.sizes = stateSizes(demoModel(kind, layers, seed, proposals), blockSize);
     this.pairSetting = { kind, layers, proposals, seed, blockSize, chunk, maxRequests, transport };
   }
 
@@ -112,7 +115,7 @@ export class Router {
     const { id, shows, prompt, tokens, stopsLike } = request;
     const first = stopsLike === null ? -1 : (this.observations.get(stopsLike)?.tokens[0] ?? -1);
     const sampling = { num_tokens_to_generate: tokens, termination_id: first };
-    const observation = new Observation(request, sampling);
+    const observation = new Observation(request, sampling, this.sizes);
     this.observations.set(id, observation);
     this.say(`${id.padEnd(10)} ${prompt.length} tokens: ${shows}`);
     this.prefill.send({ kind: 'prompt', id, prompt: Array.from(prompt), sampling });
@@ -144,6 +147,9 @@ export class Router {
         break;
       case 'stopped':
         this.ends.set('prefill', answer);
+        break;
+      case 'busy':
+        this.say(`prefill    at work: ${answer.tokens} tokens computed so far`);
         break;
       case 'failure':
         break;
@@ -216,6 +222,7 @@ export class Router {
       case 'stopped':
         this.ends.set('decode', answer);
         break;
+      case 'busy':
       case 'failure':
         break;
     }
@@ -249,7 +256,11 @@ export class Router {
       (answer) => {
         this.heardAt = Date.now();
         if (answer.kind === 'ready') ready = true;
-        if (answer.kind === 'result') this.of(answer.id).reference = answer as Reference;
+        if (answer.kind === 'result') this.of(answer.id).reference = answer;
+        if (answer.kind === 'busy') {
+          const done = due.filter(({ reference }) => reference !== null).length;
+          this.say(`compared ${done} of ${due.length}: ${answer.tokens} tokens computed so far`);
+        }
         this.check();
       },
       (error) => this.fail(error),

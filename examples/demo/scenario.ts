@@ -70,7 +70,8 @@ function givenPrompts(kind: ModelKind, options: DemoOptions, proposals: number):
   const growth = growthOf(options, proposals);
   const requests = options.prompts.map(({ name, text }, index): DemoRequest => {
     const prompt = encode(text, true);
-    if (prompt.length > 16_384) throw badInput(`prompt ${name}`, 'at most 16384 tokens (bytes)', prompt.length);
+    if (prompt.length > 4096)
+      throw badInput(`prompt ${name}`, 'at most 4096 tokens (bytes of UTF-8, and one to begin with)', prompt.length);
     return {
       id: `${index + 1}-${name}`.slice(0, 24),
       shows: 'your prompt',

@@ -17,6 +17,8 @@ const tileTokens = 16;
 
 export class Attention implements Sublayer {
   private readonly gain: Float32Array;
+  /** Each head's output is normed alone: an average over many keys stays as loud as one key. */
+  private readonly headGain: Float32Array;
   /** Rows of Q, K and V of this rank's heads. */
   private readonly inputWeights: Float32Array;
   /** Columns of this rank's shards. */
@@ -25,8 +27,8 @@ export class Attention implements Sublayer {
   private readonly kvHeads: number;
   /** Local KV head of each local head. */
   private readonly kvHeadOf: Int32Array;
-  private readonly projected: Float32Array;
-  private readonly mixed: Float32Array;
+  private readonly projected: Float64Array;
+  private readonly mixed: Float64Array;
   private readonly offsets = new Int32Array(tileTokens);
   private readonly scores = new Float64Array(tileTokens);
   private readonly peaks: Float64Array;
@@ -55,14 +57,15 @@ export class Attention implements Sublayer {
     this.inputWeights = weights.matrix(`${name}.input`, rows, dModel, input);
     const columns = { from: slice.heads.from * headDim, to: slice.heads.to * headDim };
     this.outputWeights = weights.matrix(`${name}.output`, [input], heads * headDim, columns);
+    this.headGain = weights.normGain(`${name}.headNorm`, columns);
     this.heads = sizeOf(slice.heads);
     this.kvHeads = sizeOf(slice.kvHeads);
     this.kvHeadOf = Int32Array.from(
       { length: this.heads },
       (_, head) => Math.floor(((slice.heads.from + head) * kvHeads) / heads) - slice.kvHeads.from,
     );
-    this.projected = new Float32Array((this.heads + 2 * this.kvHeads) * headDim);
-    this.mixed = new Float32Array(this.heads * headDim);
+    this.projected = new Float64Array((this.heads + 2 * this.kvHeads) * headDim);
+    this.mixed = new Float64Array(this.heads * headDim);
     this.peaks = new Float64Array(this.heads);
     this.totals = new Float64Array(this.heads);
     this.sums = new Float64Array(this.heads * headDim);
@@ -139,7 +142,9 @@ export class Attention implements Sublayer {
       for (let head = 0; head < this.heads; head++) this.attendTile(head, count);
     }
     for (let head = 0; head < this.heads; head++) {
-      for (let dim = head * headDim; dim < (head + 1) * headDim; dim++) this.mixed[dim] = sums[dim]! / totals[head]!;
+      const at = head * headDim;
+      for (let dim = at; dim < at + headDim; dim++) this.mixed[dim] = sums[dim]! / totals[head]!;
+      rmsNorm(this.mixed, at, this.headGain, at, headDim, this.mixed, at);
     }
   }
 

@@ -35,13 +35,13 @@ export class Batch {
   readonly pieceOf: Int32Array;
 
   /** `[row][dModel]`: the stream that layers add to. */
-  readonly residual: Float32Array;
+  readonly residual: Float64Array;
   /** `[row][dModel]`: scratch for normed input. */
-  readonly normed: Float32Array;
+  readonly normed: Float64Array;
   /** How many terms the current sublayer adds: 1, or the experts of a token in id order. */
   terms = 1;
   /** `[row][term]`: factor of each term. */
-  readonly gates: Float32Array;
+  readonly gates: Float64Array;
   /** `[row][term][shard][dModel]`: what tensor and expert ranks exchange. */
   readonly partials: Float32Array;
   /** `[row][headDim / 2]`. */
@@ -53,7 +53,7 @@ export class Batch {
   /** `[logit row][vocabSize]`. */
   readonly logits: Float32Array;
   /** `[logit row][dModel]`: the residual stream there, which the proposing head continues. */
-  readonly hidden: Float32Array;
+  readonly hidden: Float64Array;
   /** Logit row of each row, or -1. */
   readonly logitRowOf: Int32Array;
   private readonly frequencies: Float64Array;
@@ -74,14 +74,14 @@ export class Batch {
     this.positions = new Int32Array(capacity);
     this.pieceOf = new Int32Array(capacity);
     this.logitRowOf = new Int32Array(capacity);
-    this.residual = new Float32Array(capacity * dModel);
-    this.normed = new Float32Array(capacity * dModel);
-    this.gates = new Float32Array(capacity * termsMax);
+    this.residual = new Float64Array(capacity * dModel);
+    this.normed = new Float64Array(capacity * dModel);
+    this.gates = new Float64Array(capacity * termsMax);
     this.partials = new Float32Array(capacity * termsMax * shardCount * dModel);
     this.cosines = new Float64Array(capacity * pairs);
     this.sines = new Float64Array(capacity * pairs);
     this.logits = new Float32Array(logitCapacity * config.vocabSize);
-    this.hidden = new Float32Array(logitCapacity * dModel);
+    this.hidden = new Float64Array(logitCapacity * dModel);
     const { headDim, ropeTheta } = config.attention;
     this.frequencies = Float64Array.from({ length: pairs }, (_, i) =>
       Math.exp((-2 * i * Math.log(ropeTheta)) / headDim),

@@ -55,7 +55,7 @@ export class Experts implements Sublayer {
   }
 
   /** The best-scored experts in id order (the lower id among equals), and their softmax as gates. */
-  private choose(gates: Float32Array, gatesAt: number): void {
+  private choose(gates: Float64Array, gatesAt: number): void {
     const { scores, chosen } = this;
     const taken = chosen.length;
     for (let term = 0; term < taken; term++) {

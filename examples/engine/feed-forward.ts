@@ -11,7 +11,7 @@ export class GatedBlock {
   /** Rows of gate, then of up, of this rank's columns. */
   private readonly inputWeights: Float32Array;
   private readonly outputWeights: Float32Array;
-  private readonly hidden: Float32Array;
+  private readonly hidden: Float64Array;
   private readonly local: number;
 
   /** @param dim - width of the whole block, over all ranks */
@@ -29,11 +29,11 @@ export class GatedBlock {
     this.inputWeights = weights.matrix(`${name}.input`, [columns, ups], dModel, input);
     this.outputWeights = weights.matrix(`${name}.output`, [input], dim, columns);
     this.local = sizeOf(columns);
-    this.hidden = new Float32Array(2 * this.local);
+    this.hidden = new Float64Array(2 * this.local);
   }
 
   /** @param partialsAt - where shard 0 of this term lies */
-  run(x: Float32Array, xAt: number, partials: Float32Array, partialsAt: number): void {
+  run(x: Float64Array, xAt: number, partials: Float32Array, partialsAt: number): void {
     const { hidden, local, dModel, shards } = this;
     project(this.inputWeights, 2 * local, dModel, x, xAt, hidden, 0);
     for (let i = 0; i < local; i++) hidden[i] = silu(hidden[i]!) * hidden[local + i]!;

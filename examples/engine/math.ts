@@ -4,6 +4,8 @@
  * Every contraction is cut into the same eight shards. A shard is summed in index order in float64 and rounded once to
  * float32; the eight are added by one fixed binary tree. A rank that owns 1, 2 or 4 neighbouring shards of eight owns a
  * subtree or its leaves, so tensor parallelism moves partial sums around and never changes a bit of the result.
+ *
+ * Nothing else is rounded to float32, so that a change in the last bit of one transferred number does not get lost.
  */
 
 /** Shards of every contraction, on one rank as on eight. */
@@ -28,9 +30,9 @@ export function project(
   weights: Float32Array,
   rows: number,
   columns: number,
-  x: Float32Array,
+  x: Float64Array,
   xAt: number,
-  y: Float32Array,
+  y: Float32Array | Float64Array,
   yAt: number,
 ): void {
   const width = columns / shardCount;
@@ -55,7 +57,7 @@ export function projectShards(
   rows: number,
   shards: number,
   width: number,
-  x: Float32Array,
+  x: Float64Array,
   partials: Float32Array,
   partialsAt: number,
 ): void {
@@ -72,12 +74,12 @@ export function projectShards(
 
 /** Root-mean-square norm of `size` values; `x` and `y` may be the same place. */
 export function rmsNorm(
-  x: Float32Array,
+  x: Float64Array,
   xAt: number,
   gain: Float32Array,
   gainAt: number,
   size: number,
-  y: Float32Array,
+  y: Float64Array,
   yAt: number,
 ): void {
   let squares = 0;

@@ -20,19 +20,19 @@ import type { Sublayer } from './sublayer.js';
 import { SeededWeights } from './weights.js';
 
 /** How much of the stream a sublayer adds; small, so that a token's own embedding stays audible to the last layer. */
-const sublayerGain = Math.fround(0.5);
+const sublayerGain = 0.5;
 const unprintableBias = -8;
 
 export class Model {
   /** The halves of this rank's layers, in order. */
   readonly sublayers: readonly Sublayer[];
   readonly proposer: Proposer;
-  private readonly embedding: Float32Array;
+  private readonly embedding: Float64Array;
   private readonly readOutGain: Float32Array;
   private readonly readOutWeights: Float32Array;
   /** Added to each logit. Random weights speak in random bytes; this keeps to those a terminal can show. */
   private readonly readOutBias: Float32Array;
-  private readonly normed: Float32Array;
+  private readonly normed: Float64Array;
 
   /** @throws `ARGUMENT_INVALID` naming the field of the configuration */
   constructor(
@@ -60,13 +60,15 @@ export class Model {
       );
     }
     this.sublayers = sublayers;
-    this.embedding = weights.matrix('embedding', [{ from: 0, to: vocabSize }], dModel, input, Math.sqrt(dModel));
+    this.embedding = new Float64Array(
+      weights.matrix('embedding', [{ from: 0, to: vocabSize }], dModel, input, Math.sqrt(dModel)),
+    );
     this.readOutGain = weights.normGain('readOut.norm', input);
     this.readOutWeights = weights.matrix('readOut', [slice.vocabulary], dModel, input);
     this.readOutBias = Float32Array.from({ length: vocabSize }, (_, token) =>
       isPrintable(token) ? 0 : unprintableBias,
     );
-    this.normed = new Float32Array(dModel);
+    this.normed = new Float64Array(dModel);
     this.proposer = new Proposer(config, weights, this.embedding, (hidden, at, logits, logitsAt) =>
       this.readOut(hidden, at, logits, logitsAt),
     );
@@ -102,7 +104,7 @@ export class Model {
     }
   }
 
-  private readOut(hidden: Float32Array, at: number, logits: Float32Array, logitsAt: number): void {
+  private readOut(hidden: Float64Array, at: number, logits: Float32Array, logitsAt: number): void {
     const { dModel } = this.config;
     const { from, to } = this.slice.vocabulary;
     rmsNorm(hidden, at, this.readOutGain, 0, dModel, this.normed, 0);
@@ -117,16 +119,15 @@ function isPrintable(token: number): boolean {
 
 /** Adds a finished sublayer to the residual stream: shards by the fixed tree, then terms in order. */
 export function absorb(batch: Batch, dModel: number): void {
-  const { fround } = Math;
   const { residual, partials, gates, terms } = batch;
   for (let row = 0; row < batch.rows; row++) {
     for (let i = 0; i < dModel; i++) {
       let sum = 0;
       for (let term = 0; term < terms; term++) {
         const output = combineShards(partials, (row * terms + term) * shardCount * dModel + i, dModel);
-        sum = fround(sum + fround(gates[row * terms + term]! * output));
+        sum += gates[row * terms + term]! * output;
       }
-      residual[row * dModel + i] = residual[row * dModel + i]! + fround(sublayerGain * sum);
+      residual[row * dModel + i]! += sublayerGain * sum;
     }
   }
 }

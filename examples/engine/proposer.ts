@@ -12,23 +12,23 @@ export class Proposer {
   private readonly mixWeights: Float32Array;
   private readonly tokenGain: Float32Array;
   private readonly hiddenGain: Float32Array;
-  private readonly joined: Float32Array;
-  private readonly hidden: Float32Array;
+  private readonly joined: Float64Array;
+  private readonly hidden: Float64Array;
   private readonly logits: Float32Array;
 
   constructor(
     private readonly config: ModelConfig,
     weights: SeededWeights,
-    private readonly embedding: Float32Array,
-    private readonly readOut: (hidden: Float32Array, at: number, logits: Float32Array, logitsAt: number) => void,
+    private readonly embedding: Float64Array,
+    private readonly readOut: (hidden: Float64Array, at: number, logits: Float32Array, logitsAt: number) => void,
   ) {
     const { dModel, vocabSize } = config;
     const input = { from: 0, to: dModel };
     this.mixWeights = weights.matrix('proposer.mix', [input], 2 * dModel, { from: 0, to: 2 * dModel }, 0.25);
     this.tokenGain = weights.normGain('proposer.tokenNorm', input);
     this.hiddenGain = weights.normGain('proposer.hiddenNorm', input);
-    this.joined = new Float32Array(2 * dModel);
-    this.hidden = new Float32Array(dModel);
+    this.joined = new Float64Array(2 * dModel);
+    this.hidden = new Float64Array(dModel);
     this.logits = new Float32Array(vocabSize);
   }
 
@@ -38,7 +38,7 @@ export class Proposer {
    * @param hidden - residual stream at the position whose logits `token` was sampled from
    */
   propose(
-    hidden: Float32Array,
+    hidden: Float64Array,
     hiddenAt: number,
     token: number,
     count: number,

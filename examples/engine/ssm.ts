@@ -33,8 +33,8 @@ export class Ssm implements Sublayer {
   /** Widths of this rank: heads · headdim and groups · dState. */
   private readonly inner: number;
   private readonly groupWidth: number;
-  private readonly projected: Float32Array;
-  private readonly mixed: Float32Array;
+  private readonly projected: Float64Array;
+  private readonly mixed: Float64Array;
 
   /**
    * @param layer - its number in the model
@@ -74,8 +74,8 @@ export class Ssm implements Sublayer {
     this.groups = sizeOf(slice.ssmGroups);
     this.inner = this.heads * headdim;
     this.groupWidth = this.groups * dState;
-    this.projected = new Float32Array(2 * this.inner + 2 * this.groupWidth + this.heads);
-    this.mixed = new Float32Array(this.inner);
+    this.projected = new Float64Array(2 * this.inner + 2 * this.groupWidth + this.heads);
+    this.mixed = new Float64Array(this.inner);
   }
 
   computePartials(batch: Batch): void {
