@@ -1,5 +1,5 @@
 /** What callers hand to `StateHandoff`, checked and copied before anything is done with it. */
-import type { RequestId } from './engine-context.js';
+import type { RequestId, SamplingParams } from './engine-context.js';
 import { argumentError } from './errors.js';
 import type { HandoffRef } from './events.js';
 
@@ -25,6 +25,25 @@ export function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array 
     if (tokens[i] !== prompt[i]) throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', prompt[i]);
   }
   return tokens;
+}
+
+/** What limits a request's length must be a number that can be counted with. @throws `ARGUMENT_INVALID` naming the field */
+export function checkSamplingParams(samplingParams: SamplingParams): SamplingParams {
+  if (typeof samplingParams !== 'object' || samplingParams === null)
+    throw argumentError('samplingParams', 'an object', samplingParams);
+  for (const field of ['num_tokens_to_generate', 'num_tokens_total'] as const) {
+    const value = samplingParams[field] ?? null;
+    if (value !== null && !Number.isSafeInteger(value))
+      throw argumentError(`samplingParams.${field}`, 'an integer or null', value);
+  }
+  return samplingParams;
+}
+
+/** @throws `ARGUMENT_INVALID` */
+export function checkBlockCount(blockCount: number): number {
+  if (!Number.isSafeInteger(blockCount) || blockCount < 0)
+    throw argumentError('blockCount', 'an integer of at least 0', blockCount);
+  return blockCount;
 }
 
 /** @throws `ARGUMENT_INVALID` */

@@ -4,7 +4,7 @@
 import { Agreement } from '../control/agreement.js';
 import type { LogRecord, RankGroup } from '../control/rank-group.js';
 import type { EngineContext, Fence, RequestId } from '../engine-context.js';
-import { HandoffError } from '../errors.js';
+import { argumentError, HandoffError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
@@ -134,9 +134,15 @@ export class PrefillSide {
     return { instance, incarnation, handoffId: pin.handoffId, epoch };
   }
 
-  /** The pin of a reference or a label; undefined when it is gone. @throws `HANDOFF_FENCED` for another incarnation */
+  /**
+   * The pin of a reference or a label; undefined when it is gone.
+   *
+   * @throws `HANDOFF_FENCED` for another incarnation, `ARGUMENT_INVALID` for what is neither
+   */
   find(target: RequestId | HandoffRef): Pin | undefined {
-    if (typeof target !== 'object') return this.role.ledger.getByRequest(target);
+    if (typeof target === 'number' || typeof target === 'string') return this.role.ledger.getByRequest(target);
+    if (typeof target !== 'object' || target === null)
+      throw argumentError('target', 'a request label or a handoff reference', target);
     const { instance, incarnation } = this.deps.options;
     if (target.instance !== instance || target.incarnation !== incarnation) {
       throw new HandoffError(
