@@ -48,6 +48,8 @@ class WakeBell {
 struct HostEnvironment {
   std::shared_ptr<WakeBell> bell = std::make_shared<WakeBell>();
   std::vector<std::weak_ptr<HostEndpoint>> endpoints;
+  // One for each copy of the SDK's JavaScript that this environment has loaded.
+  std::vector<Napi::FunctionReference> listeners;
 
   void Add(const std::shared_ptr<HostEndpoint>& endpoint) {
     std::erase_if(endpoints, [](const std::weak_ptr<HostEndpoint>& known) { return known.expired(); });
@@ -59,6 +61,7 @@ struct HostEnvironment {
       if (const std::shared_ptr<HostEndpoint> endpoint = known.lock()) endpoint->Close();
     }
     bell->Close();
+    listeners.clear();
   }
 };
 
@@ -98,7 +101,12 @@ Napi::Value ErrorValue(Napi::Env env, ErrorCode code, const std::string& message
 Napi::Value WakeListen(const Napi::CallbackInfo& info) {
   if (!info[0].IsFunction()) ThrowArgument("callback", "a function");
   HostEnvironment& environment = EnvironmentOf(info);
-  environment.bell->Listen(info.Env(), info[0].As<Napi::Function>());
+  environment.listeners.push_back(Napi::Persistent(info[0].As<Napi::Function>()));
+  if (environment.listeners.size() > 1) return info.Env().Undefined();
+  const auto call_all = [](const Napi::CallbackInfo& call) {
+    for (const Napi::FunctionReference& listener : EnvironmentOf(call).listeners) listener.Call({});
+  };
+  environment.bell->Listen(info.Env(), Napi::Function::New(info.Env(), call_all, "wake", &environment));
   // Hooks run last first: this one before the thread-safe function's own, so that no thread rings while that closes.
   info.Env().AddCleanupHook([&environment] { environment.TearDown(); });
   return info.Env().Undefined();

@@ -47,7 +47,7 @@ export interface TransferAddon {
     wanted: Float64Array,
   ): void;
 
-  /** Once in an environment: what to call, coalesced, when a ring may hold something. */
+  /** Adds what to call, coalesced, when a ring may hold something; it must not throw. Stays for good. */
   wakeListen(callback: () => void): void;
   hostOpen(
     blockGenerations: object | null,

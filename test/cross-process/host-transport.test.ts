@@ -138,7 +138,7 @@ test('an importer that is killed in mid-read leaves the exporter as it was, many
   expect(after).toEqual(before);
 });
 
-test('a hundred restarts of the exporter under load: the importer recovers every time', async () => {
+test('field report 47: a hundred restarts of the exporter under load: the importer recovers every time', async () => {
   const child = startChild('host-end');
   const handles: TransferHandle[] = [];
   for (let restart = 0; restart < 100; restart += 1) {
@@ -162,7 +162,7 @@ test('a hundred restarts of the exporter under load: the importer recovers every
   expect(handles.filter((handle) => handle.poll() === 'done').length).toBeGreaterThan(0);
 });
 
-test('an exporter that is stopped does not stop a pull, and only delays a handshake up to its deadline', async () => {
+test('field report 43: an exporter that is stopped does not stop a pull, and only delays a handshake up to its deadline', async () => {
   const { child, grant } = await exporterOf(5);
   const peer = await settled(transport.connect(grant));
   child.process.kill('SIGSTOP');
@@ -171,7 +171,12 @@ test('an exporter that is stopped does not stop a pull, and only delays a handsh
   expect(isFilledFrom(region, 5)).toBe(true);
   const hasty = new HostTransport({ handshakeMs: 100 });
   hasty.register(region);
-  const late = await settled(hasty.connect(grant));
+  const waiting = hasty.connect(grant);
+  const begun = hasty.begin(whole, waiting);
+  // None of the calls waited for the peer, which says nothing yet.
+  expect([waiting.status(), begun.poll()]).toEqual(['connecting', 'active']);
+  const late = await settled(waiting);
+  expect((await ended(begun)).error?.code).toBe('PEER_UNREACHABLE');
   expect(late.error).toMatchObject({
     code: 'PEER_UNREACHABLE',
     message: "the peer's broker did not finish the handshake within 100 ms",

@@ -163,7 +163,29 @@ test('wakes for every batch of ends, and reports each end exactly once', async (
   expect(reported.every((handle) => handle.poll() === 'done')).toBe(true);
 });
 
-test('a cancel ends in failed-quiet, is idempotent, and leaves later transfers alone', async () => {
+test('wakes every copy of the SDK that this environment has loaded', async () => {
+  // As when two packages bring a copy each; they share the addon.
+  let Copy: typeof HostTransport | undefined;
+  jest.isolateModules(() => {
+    Copy = (jest.requireActual('../../lib/transfer/transports/host.js') as { HostTransport: typeof HostTransport })
+      .HostTransport;
+  });
+  if (Copy === undefined) throw new Error('the copy was not loaded');
+  expect(Copy).not.toBe(HostTransport);
+  for (const Each of [HostTransport, Copy, HostTransport]) {
+    const transport = new Each();
+    const region = allocateHostRegion({ bytes: 64 });
+    transport.register(region);
+    await new Promise<void>((resolve) => {
+      transport.onWake = resolve;
+      transport.connect(transport.grant());
+    });
+    await transport.close();
+    region.close();
+  }
+});
+
+test('field reports 22, 34, 59: a cancel at any moment ends in proof of quiet, may be repeated, and spares later transfers', async () => {
   const bytes = 32 << 20;
   const { importer, peer } = await twoEnds(bytes, { threads: 2 });
   const program = blockProgram(Int32Array.of(0), Int32Array.of(0), bytes);
@@ -326,7 +348,7 @@ describe('a grant', () => {
     expect(handle.error?.code).toBe(code);
   });
 
-  test('of arbitrary JSON gives a failed peer and nothing else', async () => {
+  test('field report 113: of arbitrary JSON gives a failed peer and nothing else', async () => {
     const { exporter, importer } = await twoEnds(4096);
     const good = exporter.grant();
     const field = fc.constantFrom(...Object.keys(good));
@@ -407,7 +429,7 @@ describe('options', () => {
 });
 
 describe('closing', () => {
-  test('is refused while a transfer is under way, and waits for a cancelled one', async () => {
+  test('field report 32: is refused while a transfer is under way, and waits for a cancelled one', async () => {
     const bytes = 64 << 20;
     const { importer, peer } = await twoEnds(bytes);
     const handle = importer.begin(requestOf(blockProgram(Int32Array.of(0), Int32Array.of(0), bytes)), peer);

@@ -43,8 +43,8 @@ const program = (rectangles: Rectangle[], tables: Table[] = []): CopyProgram => 
 const check = (of: CopyProgram, bytes = 1000, options: CheckOptions = {}): void =>
   checkProgram(of, [bytes], [bytes], options);
 
-function refused(code: string, message: string): unknown {
-  return expect.objectContaining({ code, message, name: 'HandoffError' });
+function refused(code: string, message: string): Error {
+  return expect.objectContaining({ code, message, name: 'HandoffError' }) as Error;
 }
 
 describe('what is no program', () => {
