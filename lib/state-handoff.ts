@@ -17,7 +17,7 @@ import { inspectionOf, loadOf, type Inspection, type Load } from './observe/insp
 import type { MetricsSnapshot } from './observe/metrics.js';
 import { compileOptions, type CompiledOptions, type StateHandoffOptions } from './options.js';
 import type { FinishedPrefill, PrefillSide, PreparedHandoffs } from './prefill/prefill-side.js';
-import { checkLabel, checkPrompt, refOf, requireOwner } from './request-input.js';
+import { checkBlockCount, checkLabel, checkPrompt, checkSamplingParams, refOf, requireOwner } from './request-input.js';
 import type { LogCarrier } from './schedule-log.js';
 import { buildTransports, generationsOf, type Backend } from './setup/build-transports.js';
 import { checkContext, type Role } from './setup/check-context.js';
@@ -87,6 +87,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     try {
       transports.push(...buildTransports(backend, this.engine));
       const description = await describeRanks(this.engine, transports, this.options, group);
+      if (this.isClosed()) throw new HandoffError('CLOSED', 'this StateHandoff was closed while it was being set up');
       this.running = startRunning({
         role,
         context: this.engine,
@@ -100,7 +101,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       this.state = 'running';
     } catch (error) {
       for (const transport of transports) await transport.close().catch(() => undefined);
-      this.state = 'new';
+      if (!this.isClosed()) this.state = 'new';
       throw error;
     }
     for (const transport of transports) transport.onWake = () => this.notices.tell('wake');
@@ -119,10 +120,11 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /**
    * Prefill. Takes a permit for the pin that `requestId` will need, before its prefill is scheduled; false: not now.
    *
-   * @throws `CAPACITY_NEVER_FITS` when it exceeds the bound itself
+   * @throws `CAPACITY_NEVER_FITS` when it exceeds the bound itself, `ARGUMENT_INVALID`
    */
   tryPinPermit(requestId: RequestId, blockCount: number): boolean {
     const { prefill } = this.requireRole('prefill');
+    checkBlockCount(blockCount);
     if (this.state === 'draining') return false;
     return prefill.role.ledger.tryPermit(requestId, blockCount);
   }
@@ -139,7 +141,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    * @throws `NOT_SET_UP`, `RESUME_TOKENS_INVALID`, `BLOCK_COUNT_MISMATCH`, `SSM_METADATA_INVALID`, `ARGUMENT_INVALID`
    */
   prepareHandoffMetadataBatch(finished: readonly FinishedPrefill[]): PreparedHandoffs {
-    if (this.running === null) {
+    if (this.isClosed() || this.running?.role !== 'prefill') {
       // Nothing can be handed off, and nothing may leak: the batch's memory goes back as after any other error.
       for (const request of finished) {
         if (request.blocks.length > 0) this.engine.blocks.release(request.blocks);
@@ -255,8 +257,9 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    * @param owner - non-empty; a decode instance is `instance/incarnation`, so that `attestInstanceDead` finds it
    */
   claimHandoff(ref: HandoffRef, owner: string): boolean {
-    const { prefill } = this.requireRole('prefill');
+    const { prefill, log } = this.requireRole('prefill');
     requireOwner(owner);
+    log.requireRankZero('claimHandoff');
     return this.notices.call(() => {
       try {
         const pin = prefill.find(ref);
@@ -278,7 +281,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     log.requireRankZero('releaseOwner');
     return this.notices.call(() => {
       const owned = prefill.role.ledger.terminateOwner(owner).filter((pin) => pin.state !== 'draining');
-      for (const pin of owned) log.submit({ kind: 'release', handoffId: pin.handoffId, reason: 'attested' });
+      // Called on rank 0 alone, whatever the carrier: the others must hear of it.
+      for (const pin of owned) log.decide({ kind: 'release', handoffId: pin.handoffId, reason: 'attested' });
       return owned.length;
     });
   }
@@ -322,7 +326,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
         const request = {
           requestId: checkLabel(requestId),
           prompt: checkPrompt(prompt),
-          samplingParams,
+          samplingParams: checkSamplingParams(samplingParams),
           kvMeta,
           sourceBlockIds,
         };
@@ -588,10 +592,16 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
 
   private untilAborted(added: Promise<Finished>, signal: AbortSignal, requestId: RequestId): Promise<Finished> {
     const abort = (): void => {
-      this.abortKvHandoff(requestId);
+      // After `close` there is nothing left to abort, and nobody to tell.
+      if (!this.isClosed()) this.abortKvHandoff(requestId);
     };
     signal.addEventListener('abort', abort, { once: true });
     return added.finally(() => signal.removeEventListener('abort', abort));
+  }
+
+  /** Asked again after an await, where the state may have changed. */
+  private isClosed(): boolean {
+    return this.state === 'closed';
   }
 
   private pollOnce({ decode }: Running): void {
