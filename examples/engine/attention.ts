@@ -12,6 +12,8 @@ import { sizeOf, type RankSlice } from './rank-slice.js';
 import type { Sublayer } from './sublayer.js';
 import type { SeededWeights } from './weights.js';
 
+const { exp, floor, min, sqrt } = Math;
+
 /** Keys that share one step of the running softmax. */
 const tileTokens = 16;
 
@@ -62,7 +64,7 @@ export class Attention implements Sublayer {
     this.kvHeads = sizeOf(slice.kvHeads);
     this.kvHeadOf = Int32Array.from(
       { length: this.heads },
-      (_, head) => Math.floor(((slice.heads.from + head) * kvHeads) / heads) - slice.kvHeads.from,
+      (_, head) => floor(((slice.heads.from + head) * kvHeads) / heads) - slice.kvHeads.from,
     );
     this.projected = new Float64Array((this.heads + 2 * this.kvHeads) * headDim);
     this.mixed = new Float64Array(this.heads * headDim);
@@ -111,7 +113,7 @@ export class Attention implements Sublayer {
   }
 
   private keyOffset(blocks: Int32Array, position: number): number {
-    const index = Math.floor(position / this.blockSize);
+    const index = floor(position / this.blockSize);
     return blocks[index]! * this.kv.blockStride + (position - index * this.blockSize) * this.kv.tokenStride;
   }
 
@@ -137,7 +139,7 @@ export class Attention implements Sublayer {
     totals.fill(0);
     sums.fill(0);
     for (let from = 0; from <= position; from += tileTokens) {
-      const count = Math.min(tileTokens, position + 1 - from);
+      const count = min(tileTokens, position + 1 - from);
       for (let i = 0; i < count; i++) offsets[i] = this.keyOffset(blocks, from + i);
       for (let head = 0; head < this.heads; head++) this.attendTile(head, count);
     }
@@ -153,7 +155,7 @@ export class Attention implements Sublayer {
     const { kv, projected, scores, offsets, sums } = this;
     const { numbers, dimStride } = kv;
     const { headDim } = this.config.attention;
-    const scale = 1 / Math.sqrt(headDim);
+    const scale = 1 / sqrt(headDim);
     const query = head * headDim;
     const headOffset = this.kvHeadOf[head]! * kv.headStride;
     const before = this.peaks[head]!;
@@ -165,11 +167,11 @@ export class Attention implements Sublayer {
       scores[i] = score * scale;
       if (!(scores[i]! <= peak)) peak = scores[i]!;
     }
-    const fade = Math.exp(before - peak);
+    const fade = exp(before - peak);
     let total = this.totals[head]! * fade;
     for (let dim = query; dim < query + headDim; dim++) sums[dim]! *= fade;
     for (let i = 0; i < count; i++) {
-      const weight = Math.exp(scores[i]! - peak);
+      const weight = exp(scores[i]! - peak);
       total += weight;
       let value = kv.values + offsets[i]! + headOffset;
       for (let dim = query; dim < query + headDim; dim++, value += dimStride) sums[dim]! += weight * numbers[value]!;

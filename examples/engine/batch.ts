@@ -7,6 +7,8 @@
 import type { ModelConfig } from './config.js';
 import { shardCount } from './math.js';
 
+const { cos, exp, log, sin } = Math;
+
 /** Consecutive tokens of one request. */
 export interface Piece {
   readonly tokens: Int32Array;
@@ -83,9 +85,7 @@ export class Batch {
     this.logits = new Float32Array(logitCapacity * config.vocabSize);
     this.hidden = new Float64Array(logitCapacity * dModel);
     const { headDim, ropeTheta } = config.attention;
-    this.frequencies = Float64Array.from({ length: pairs }, (_, i) =>
-      Math.exp((-2 * i * Math.log(ropeTheta)) / headDim),
-    );
+    this.frequencies = Float64Array.from({ length: pairs }, (_, i) => exp((-2 * i * log(ropeTheta)) / headDim));
   }
 
   clear(): void {
@@ -106,8 +106,8 @@ export class Batch {
       this.logitRowOf[row] = i >= piece.logitsFrom ? this.logitRows++ : -1;
       for (let pair = 0; pair < pairs; pair++) {
         const angle = position * this.frequencies[pair]!;
-        this.cosines[row * pairs + pair] = Math.cos(angle);
-        this.sines[row * pairs + pair] = Math.sin(angle);
+        this.cosines[row * pairs + pair] = cos(angle);
+        this.sines[row * pairs + pair] = sin(angle);
       }
     }
     this.pieces.push(piece);

@@ -10,6 +10,8 @@ import type { RankSlice } from './rank-slice.js';
 import type { Sublayer } from './sublayer.js';
 import type { SeededWeights } from './weights.js';
 
+const { exp } = Math;
+
 export class Experts implements Sublayer {
   private readonly gain: Float32Array;
   private readonly router: Float32Array;
@@ -69,7 +71,7 @@ export class Experts implements Sublayer {
     const peak = scores[chosen[0]!]!;
     chosen.sort();
     let total = 0;
-    for (let term = 0; term < taken; term++) total += Math.exp(scores[chosen[term]!]! - peak);
-    for (let term = 0; term < taken; term++) gates[gatesAt + term] = Math.exp(scores[chosen[term]!]! - peak) / total;
+    for (let term = 0; term < taken; term++) total += exp(scores[chosen[term]!]! - peak);
+    for (let term = 0; term < taken; term++) gates[gatesAt + term] = exp(scores[chosen[term]!]! - peak) / total;
   }
 }

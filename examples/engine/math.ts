@@ -11,6 +11,7 @@
 /** Shards of every contraction, on one rank as on eight. */
 export const shardCount = 8;
 
+// Bound once, here and elsewhere: in a sandbox (Jest has one) every access to a global is slow.
 const { exp, fround, log1p, sqrt } = Math;
 
 /** A store into a Float32Array rounds once, which is exactly what a shard wants. */

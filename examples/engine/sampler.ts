@@ -6,6 +6,8 @@ import { argmax } from './math.js';
 import type { Sampling } from './sampling.js';
 import { uniformAt } from './weights.js';
 
+const { exp, fround, log, min } = Math;
+
 export class Sampler {
   private readonly order: Int32Array;
   private readonly weights: Float64Array;
@@ -23,13 +25,13 @@ export class Sampler {
     const peak = logits[at + argmax(logits, at, this.vocabSize)]!;
     for (let token = 0; token < this.vocabSize; token++) {
       order[token] = token;
-      weights[token] = Math.exp((logits[at + token]! - peak) / temperature);
+      weights[token] = exp((logits[at + token]! - peak) / temperature);
     }
     let count = this.vocabSize;
     if (topK > 0 || topP > 0) {
       // Most likely first, the lower token among equals.
       order.sort((a, b) => weights[b]! - weights[a]! || a - b);
-      if (topK > 0) count = Math.min(count, topK);
+      if (topK > 0) count = min(count, topK);
       if (topP > 0) count = this.nucleus(count, topP);
     }
     const draw = uniformAt(sampling.seed, position) * this.total(count);
@@ -45,8 +47,8 @@ export class Sampler {
   logProb(logits: Float32Array, at: number, token: number): number {
     const peak = logits[at + argmax(logits, at, this.vocabSize)]!;
     let total = 0;
-    for (let i = 0; i < this.vocabSize; i++) total += Math.exp(logits[at + i]! - peak);
-    return Math.fround(logits[at + token]! - peak - Math.log(total));
+    for (let i = 0; i < this.vocabSize; i++) total += exp(logits[at + i]! - peak);
+    return fround(logits[at + token]! - peak - log(total));
   }
 
   private total(count: number): number {

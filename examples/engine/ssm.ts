@@ -15,6 +15,8 @@ import type { SsmMemory } from './ssm-memory.js';
 import type { Sublayer } from './sublayer.js';
 import type { SeededWeights } from './weights.js';
 
+const { exp, floor, fround } = Math;
+
 export class Ssm implements Sublayer {
   private readonly dims: SsmDims;
   private readonly gain: Float32Array;
@@ -127,15 +129,15 @@ export class Ssm implements Sublayer {
     const queries = keys + this.groupWidth;
     const steps = queries + this.groupWidth;
     for (let head = 0; head < this.heads; head++) {
-      const group = Math.floor((head * this.groups) / this.heads) * dState;
+      const group = floor((head * this.groups) / this.heads) * dState;
       const step = softplus(projected[steps + head]! + this.stepBias[head]!);
-      const decay = Math.exp(-step * this.decayRates[head]!);
+      const decay = exp(-step * this.decayRates[head]!);
       let at = base + slot * slotStride + head * rowStride;
       for (let i = head * headdim; i < (head + 1) * headdim; i++) {
         const x = projected[inputs + i]!;
         let y = this.skip[head]! * x;
         for (let n = 0; n < dState; n++, at += dimStride) {
-          const state = Math.fround(decay * numbers[at]! + step * x * projected[keys + group + n]!);
+          const state = fround(decay * numbers[at]! + step * x * projected[keys + group + n]!);
           numbers[at] = state;
           y += state * projected[queries + group + n]!;
         }

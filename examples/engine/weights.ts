@@ -4,12 +4,14 @@
  */
 import type { Range } from './rank-slice.js';
 
+const { imul, sqrt } = Math;
+
 /** A hash of two 32-bit words into one (Murmur3's finalizer over their mix). */
 export function mixWords(a: number, b: number): number {
-  let word = Math.imul(a ^ Math.imul(b, 0x9e3779b1), 0x85ebca6b);
-  word = Math.imul(word ^ (word >>> 13), 0xc2b2ae35) ^ Math.imul(b, 0x27d4eb2f);
-  word = Math.imul(word ^ (word >>> 16), 0x7feb352d);
-  word = Math.imul(word ^ (word >>> 15), 0x846ca68b);
+  let word = imul(a ^ imul(b, 0x9e3779b1), 0x85ebca6b);
+  word = imul(word ^ (word >>> 13), 0xc2b2ae35) ^ imul(b, 0x27d4eb2f);
+  word = imul(word ^ (word >>> 16), 0x7feb352d);
+  word = imul(word ^ (word >>> 15), 0x846ca68b);
   return (word ^ (word >>> 16)) >>> 0;
 }
 
@@ -35,7 +37,7 @@ export class SeededWeights {
   matrix(name: string, rows: readonly Range[], fullColumns: number, columns: Range, gain = 1): Float32Array {
     const width = columns.to - columns.from;
     const matrix = new Float32Array(rows.reduce((sum, { from, to }) => sum + to - from, 0) * width);
-    const amplitude = gain * Math.sqrt(3 / fullColumns);
+    const amplitude = gain * sqrt(3 / fullColumns);
     const tensor = tensorSeed(this.seed, name);
     let at = 0;
     for (const { from, to } of rows) {
