@@ -54,5 +54,7 @@ function hostOptions({ blocks, slots }: EngineContext): HostTransportOptions {
 
 /** The generations of an allocator that keeps some under that name, as ours do. */
 export function generationsOf(pool: object | null): Generations | null {
-  return (pool as { readonly generations?: Generations | null } | null)?.generations ?? null;
+  const found = (pool as { readonly generations?: Generations | null } | null)?.generations ?? null;
+  // An allocator of the engine's own may call something else by that name.
+  return typeof found?.advance === 'function' ? found : null;
 }
