@@ -80,8 +80,9 @@ export function newRanks(given: InstanceOptions): Rank[] {
       ...given.options,
     });
     const told: Notice[] = [];
-    for (const name of eventNames)
-      sdk.on(name, (notice: unknown) => told.push({ name, notice: notice as Notice['notice'] }));
+    for (const name of eventNames) {
+      sdk.on(name, (...notices: unknown[]) => told.push({ name, notice: notices[0] as Notice['notice'] }));
+    }
     engine.onEnd = (end) => sdk.finishRequest(end.attemptId, { ...end, cachedTokens: 0 });
     return { engine, transport, sdk, group: groups?.[rank] ?? null, told };
   });
