@@ -47,15 +47,12 @@ export const errorCodes = {
   HANDOFF_UNKNOWN: { retryable: false, phase: 'prefill' },
   HANDOFF_NOT_READY: { retryable: true, phase: 'prefill' },
   HANDOFF_FENCED: { retryable: false, phase: 'prefill' },
-  CLAIM_REFUSED: { retryable: false, phase: 'prefill' },
-  OWNER_TERMINATED: { retryable: false, phase: 'prefill' },
   // Capacity and bounds. A shortage that can pass defers and is no error; these are the bounds themselves.
   CAPACITY_NEVER_FITS: { retryable: false, phase: 'decode' },
   DEFERRED_LIMIT: { retryable: true, phase: 'decode' },
   PIN_LIMIT: { retryable: true, phase: 'prefill' },
   // Ends of a request.
   ABORTED: { retryable: false, phase: 'decode' },
-  REJECTED: { retryable: false, phase: 'decode' },
   QUEUE_DEADLINE: { retryable: true, phase: 'decode' },
   HANDSHAKE_DEADLINE: { retryable: true, phase: 'transfer' },
   TRANSFER_DEADLINE: { retryable: true, phase: 'transfer' },
