@@ -249,7 +249,8 @@ export class OwnershipLedger {
   /** A block is named only when every rank of the instance has all of it (I3). */
   #registered(memory: RankMemory, key: number): void {
     for (const other of this.#ranks.values()) {
-      if (other.rank.group !== memory.rank.group) continue;
+      // A rank that is ahead in the log may have given the block to somebody else already.
+      if (other.rank.group !== memory.rank.group || other.generation(key) !== memory.generation(key)) continue;
       for (const { tag, targetEnd } of other.latest[key]!) {
         if (targetEnd?.status !== 'done') {
           this.#violation(

@@ -90,6 +90,8 @@ export class TestEngine implements EngineContext {
   /** Until when earlier work of the engine may touch a block. */
   readonly #busyUntilMs = new Map<number, number>();
   readonly #busySlotsUntilMs = new Map<number, number>();
+  /** Prefill: when the device is through with what it was given. */
+  #deviceMs = 0;
 
   /** @throws `ARGUMENT_INVALID` */
   constructor(options: TestEngineOptions) {
@@ -299,21 +301,14 @@ export class TestEngine implements EngineContext {
       if (slot !== null) this.memory.fillSlot(slot, marks.at(-1)!);
     };
     const delayMs = this.#options.readyAfterMs?.() ?? 0;
-    const busyUntilMs = Math.max(
-      ...Array.from(blocks.subarray(0, cachedCount), (block) => this.#busyUntilMs.get(block) ?? 0),
-      0,
-    );
-    const untilMs = Math.max(this.#clock.now() + delayMs, busyUntilMs);
+    // The device runs in order: what is written later is also in place later, whoever owned the memory before.
+    const untilMs = Math.max(this.#clock.now() + delayMs, this.#deviceMs);
     if (untilMs <= this.#clock.now()) {
       fill();
       return null;
     }
-    // Blocks of another prompt's prefix may still be on their way too; the device runs in order.
-    for (const block of blocks) this.#busyUntilMs.set(block, untilMs);
-    this.#clock.after(untilMs - this.#clock.now(), () => {
-      fill();
-      for (const block of blocks) if (this.#busyUntilMs.get(block) === untilMs) this.#busyUntilMs.delete(block);
-    });
+    this.#deviceMs = untilMs;
+    this.#clock.after(untilMs - this.#clock.now(), fill);
     return { isComplete: () => this.#clock.now() >= untilMs };
   }
 

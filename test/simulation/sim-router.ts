@@ -61,6 +61,15 @@ export class SimRouter {
     return owed + this.requests.filter(({ answer, abandoned }) => answer === null && !abandoned).length;
   }
 
+  /** The last tries of requests that have no answer, for messages. */
+  get openLabels(): readonly string[] {
+    return this.requests
+      .filter(({ answer, abandoned }) => answer === null && !abandoned)
+      .map(({ id, tries }) =>
+        tries.at(-1) === undefined ? `r${id}` : `${tries.at(-1)!.label} ${tries.at(-1)!.state}`,
+      );
+  }
+
   /** Requests arrive over the plan's time. */
   start(): void {
     for (const request of this.requests) {

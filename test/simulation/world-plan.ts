@@ -136,7 +136,7 @@ export function planWorld(seed: number): WorldPlan {
     claims: random.chance(0.4),
     deadlines: hasFaults
       ? {
-          queueMs: random.pick([60, 400, 4000]),
+          queueMs: random.pick([60, 300, 900]),
           handshakeMs: random.pick([15, 60]),
           transferMs: random.pick([30, 120]),
           pinMs: random.pick([80, 600, 6000]),

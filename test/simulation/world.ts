@@ -20,7 +20,7 @@ import { planWorld, type WorldPlan } from './world-plan.js';
 /** Time that faults have after the last arrival. */
 const troubleMs = 80;
 /** Simulated time after which a world that is calm must be over: longer than every deadline together. */
-const patienceMs = 30_000;
+const patienceMs = 60_000;
 const eventsMax = 2_000_000;
 const eventsPerFullCheck = 64;
 
@@ -139,6 +139,9 @@ export class World {
       this.guard(() => (moved = this.clock.step()));
       await Promise.resolve(); // promises settle between events
       if (!moved) {
+        // An answer may take several turns to reach whoever acts on it.
+        await new Promise((resolve) => setImmediate(resolve));
+        if (this.clock.nextMs !== null) continue;
         if (!isDone()) this.violation(`nothing will ever happen again, and the world is not over: ${this.#openWork()}`);
         return;
       }
@@ -226,7 +229,9 @@ export class World {
   }
 
   #openWork(): string {
-    const parts: string[] = [`${this.router.openCount} answers open`];
+    const parts: string[] = [
+      `${this.router.openCount} answers open (${this.router.openLabels.slice(0, 8).join(', ')})`,
+    ];
     for (const instance of this.instances) {
       for (const { name, handoff, engine, steps } of instance.ranks ?? []) {
         const { imports, pins, quarantine } = handoff.inspect();

@@ -250,6 +250,21 @@ describe('prefill', () => {
     expect(first.ready!.isComplete()).toBe(true);
     expect(faults()).toEqual([false, false, false]);
   });
+
+  test('of memory whose last owner is still being written ends up as its own', () => {
+    let delayMs = 5;
+    const prefill = engine({ role: 'prefill', poolSize: 4, readyAfterMs: () => delayMs });
+    const first = prefill.prefill('a', prompt)!;
+    prefill.endPrefill(first, false);
+    delayMs = 0;
+    const other = Int32Array.from(prompt, (token) => token + 500);
+    const second = prefill.prefill('b', other)!;
+    expect([...second.blocks].sort()).toEqual([...first.blocks].sort());
+    prefill.clock.advance(5);
+    expect(second.ready!.isComplete()).toBe(true);
+    const marks = promptMarks(other, 4);
+    second.blocks.forEach((block, index) => expect(prefill.memory.blockFault(block, marks[index]!)).toBeNull());
+  });
 });
 
 describe('decode', () => {
