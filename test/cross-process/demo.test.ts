@@ -1,0 +1,343 @@
+/**
+ * The demo as a user runs it: one command, other processes, an exit status. Small pools and models, everything else as
+ * by default. Its own verdict is not trusted alone: figures are checked against what the flags imply.
+ */
+import { fork, spawn, type ChildProcess } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { encode, smallModel } from '../../examples/engine/index.js';
+import { stateSizes } from '../../examples/demo/engine-setting.js';
+import { decodeAnswers, decodeCommands, parseMessage } from '../../examples/demo/messages.js';
+import { parseOptions } from '../../examples/demo/options.js';
+import type { ModelReport, Row, Verdict } from '../../examples/demo/report.js';
+import { scenarioOf } from '../../examples/demo/scenario.js';
+
+const compiled = join(__dirname, '..', '..', 'dist', 'examples', 'demo');
+const small = ['--layers', '2', '--block-size', '8', '--tokens', '6'];
+
+interface Run {
+  readonly process: ChildProcess;
+  readonly ended: Promise<{ status: number | null; signal: NodeJS.Signals | null }>;
+  /** Standard output and error so far. */
+  readonly out: () => string;
+  readonly err: () => string;
+  /** Resolves once standard error holds a match. */
+  readonly sees: (pattern: RegExp) => Promise<RegExpExecArray>;
+}
+
+const running = new Set<ChildProcess>();
+afterEach(() => {
+  for (const child of running) child.kill('SIGKILL');
+});
+
+function start(...flags: string[]): Run {
+  const child = spawn(process.execPath, [join(compiled, 'demo.js'), ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  running.add(child);
+  let out = '';
+  let err = '';
+  const listeners = new Set<() => void>();
+  child.stdout.on('data', (data: Buffer) => (out += data.toString()));
+  child.stderr.on('data', (data: Buffer) => {
+    err += data.toString();
+    for (const listener of listeners) listener();
+  });
+  return {
+    process: child,
+    ended: new Promise((resolve) => {
+      child.once('close', (status, signal) => {
+        running.delete(child);
+        for (const listener of listeners) listener();
+        resolve({ status, signal });
+      });
+    }),
+    out: () => out,
+    err: () => err,
+    sees: (pattern) =>
+      new Promise((resolve, reject) => {
+        const look = (): void => {
+          const match = pattern.exec(err);
+          if (match !== null) resolve(match);
+          else if (!running.has(child)) reject(new Error(`ended without ${String(pattern)}; it said:\n${err}`));
+        };
+        listeners.add(look);
+        look();
+      }),
+  };
+}
+
+function childrenOf(processId: number): number[] {
+  const text = readFileSync(`/proc/${processId}/task/${processId}/children`, 'utf8').trim();
+  return text === '' ? [] : text.split(' ').map(Number);
+}
+
+async function gone(processIds: readonly number[]): Promise<void> {
+  const isAlive = (id: number): boolean => existsSync(`/proc/${id}`) && !/^State:\s+Z/m.test(statusOf(id));
+  while (processIds.some(isAlive)) await new Promise((resolve) => setTimeout(resolve, 20));
+}
+
+function statusOf(processId: number): string {
+  try {
+    return readFileSync(`/proc/${processId}/status`, 'utf8');
+  } catch {
+    return 'State: Z';
+  }
+}
+
+describe('the scenario', () => {
+  let report: Verdict & { models: ModelReport[] };
+  let status: number | null;
+
+  beforeAll(async () => {
+    const run = start('--json', ...small);
+    ({ status } = await run.ended);
+    report = JSON.parse(run.out()) as typeof report;
+  });
+
+  test('ends with status 0, everything as expected and identical', () => {
+    const wrong = report.models.flatMap(({ rows, surprises }) => [
+      ...surprises,
+      ...rows.flatMap((row) => [...row.surprises, ...row.differences]),
+    ]);
+    expect(wrong).toEqual([]);
+    expect(report).toMatchObject({ requests: 30, asExpected: 30, identical: true, ok: true });
+    expect(status).toBe(0);
+  });
+
+  test.each([0, 1])('model %i: each request ends as its flags imply', (index) => {
+    const { rows } = report.models[index]!;
+    const by = new Map<string, Row>(rows.map((row) => [row.id, row]));
+    const told = (id: string): unknown => {
+      const { end, tokens, identical } = by.get(id)!;
+      return [end, tokens.length, identical];
+    };
+    for (const id of ['cold', 'partial', 'long', 'shared', 'beside', 'crowd-1', 'crowd-6']) {
+      expect([id, told(id)]).toEqual([id, ['length', 6, true]]);
+    }
+    expect(told('none')).toEqual(['length', 0, true]);
+    expect(told('one')).toEqual(['length', 1, true]);
+    expect(told('stop')).toEqual(['stop', 1, true]);
+    expect(told('abort')).toEqual(['aborted', 0, null]);
+    expect(by.get('stop')!.tokens[0]).toBe(by.get('cold')!.tokens[0]);
+    expect(by.get('stop')!.promptTokens).toBe(by.get('cold')!.promptTokens);
+  });
+
+  test.each([0, 1])('model %i: only what decode has not moves', (index) => {
+    const { rows, model } = report.models[index]!;
+    const attentionLayers = model === 'hybrid' ? 1 : 2;
+    const blockBytes = attentionLayers * 2 * 8 * 4 * 16 * 4;
+    const slotBytes = model === 'hybrid' ? ((128 + 2 * 2 * 16) * 4 + 128 * 16) * 4 : 0;
+    for (const row of rows.filter(({ id }) => id !== 'abort')) {
+      expect([row.id, row.movedBlocks]).toEqual([row.id, Math.ceil(row.promptTokens / 8) - row.cachedBlocks]);
+      expect([row.id, row.movedBytes]).toEqual([row.id, row.movedBlocks * blockBytes + slotBytes]);
+      expect(row.transferMs).toBeGreaterThanOrEqual(0);
+    }
+    const cached = rows.filter(({ cachedBlocks }) => cachedBlocks > 0).map(({ id }) => id);
+    expect(cached).toEqual(['shared', 'stop']);
+    expect(rows.find(({ id }) => id === 'abort')).toMatchObject({ movedBytes: 0, movedBlocks: 0 });
+    expect(rows.find(({ id }) => id === 'partial')!.promptTokens % 8).not.toBe(0);
+  });
+
+  test('the crowd waits in line, and only the crowd', () => {
+    for (const { rows } of report.models) {
+      const waited = rows.filter((row) => row.waited).map(({ id }) => id);
+      expect(waited).toEqual(['crowd-4', 'crowd-5', 'crowd-6']);
+    }
+  });
+
+  test('the hybrid model carries proposals over, and every end moved one counter', () => {
+    const [attention, hybrid] = report.models as [ModelReport, ModelReport];
+    expect(attention.rows.every(({ proposed }) => proposed === 0)).toBe(true);
+    expect(hybrid.rows.filter(({ tokens }) => tokens.length > 2).every(({ proposed }) => proposed > 0)).toBe(true);
+    for (const { counters } of report.models) {
+      expect(counters).toMatchObject({ imports_completed_total: 14, imports_aborted_total: 1 });
+    }
+  });
+
+  test('router, prefill and decode are three processes, and none is left', async () => {
+    for (const { processIds } of report.models) {
+      const ids = Object.values(processIds);
+      expect(new Set(ids).size).toBe(3);
+      await gone(ids);
+    }
+  });
+});
+
+test('one flipped bit of transferred state is found, and the status says so', async () => {
+  const run = start('--json', '--model', 'attention', '--corrupt', ...small);
+  const { status } = await run.ended;
+  const report = JSON.parse(run.out()) as Verdict & { models: ModelReport[] };
+  expect(status).toBe(1);
+  expect(report).toMatchObject({ identical: false, ok: false });
+  const rows = new Map(report.models[0]!.rows.map((row) => [row.id, row]));
+  // Those that use the wrong byte, and nobody else.
+  const different = [...rows.values()].filter(({ identical }) => identical === false).map(({ id }) => id);
+  expect(different).toEqual(['cold', 'shared']);
+  expect(rows.get('cold')!.differences[0]).toMatch(/^(?:logits of )?token 1: expected/);
+});
+
+test("prompts of one's own: a file and a text, read to the byte", async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'state-handoff-demo-'));
+  try {
+    const file = join(folder, 'own.txt');
+    writeFileSync(file, 'Grüße aus dem Süden');
+    const run = start(
+      '--json',
+      '--model=moe',
+      '--prompt',
+      'hello',
+      '--prompt-file',
+      file,
+      '--layers',
+      '2',
+      '--tokens',
+      '3',
+    );
+    expect((await run.ended).status).toBe(0);
+    const [{ rows }] = (JSON.parse(run.out()) as { models: [ModelReport] }).models;
+    const lengths = ['hello', 'Grüße aus dem Süden'].map((text) => 1 + encode(text).length);
+    expect(rows.map(({ promptTokens }) => promptTokens)).toEqual(lengths);
+    expect(rows.map(({ tokens, identical }) => [tokens.length, identical])).toEqual([
+      [3, true],
+      [3, true],
+    ]);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+describe('ends in the middle', () => {
+  /** A run that is computing, with all its processes. */
+  async function midway(): Promise<{ run: Run; children: number[] }> {
+    const run = start('--json', '--model', 'attention', '--layers', '2', '--blocks', '128', '--tokens', '128');
+    await run.sees(/cold +> /);
+    const children = childrenOf(run.process.pid!);
+    expect(children).toHaveLength(2);
+    return { run, children };
+  }
+
+  test.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('%s ends every process', async (signal, expected) => {
+    const { run, children } = await midway();
+    run.process.kill(signal);
+    expect(await run.ended).toEqual({ status: expected, signal: null });
+    // The router waits for them, so that they are gone before it is.
+    expect(children.filter((id) => existsSync(`/proc/${id}`))).toEqual([]);
+    expect(run.err()).toContain(`${signal}: ending all processes`);
+    expect(run.out()).toBe('');
+  });
+
+  test('Ctrl-C, which reaches the workers too', async () => {
+    const { run, children } = await midway();
+    for (const id of [...children, run.process.pid!]) process.kill(id, 'SIGINT');
+    expect(await run.ended).toEqual({ status: 130, signal: null });
+    expect(run.err()).not.toMatch(/uncalled|cannot go on/);
+  });
+
+  test('a router that is killed takes its workers with it', async () => {
+    const { run, children } = await midway();
+    run.process.kill('SIGKILL');
+    await gone(children);
+  });
+
+  test.each([0, 1])('a worker that is killed is named, and the others end (worker %i)', async (index) => {
+    const { run, children } = await midway();
+    process.kill(children[index]!, 'SIGKILL');
+    expect((await run.ended).status).toBe(1);
+    expect(run.err()).toMatch(/demo: failed because the (?:prefill|decode) process ended uncalled with SIGKILL/);
+    await gone(children);
+  });
+});
+
+describe('flags', () => {
+  test.each([
+    [['--layers', 'many'], '--layers: expected an integer in [1, 16], got "many"'],
+    [['--layers', '17'], '--layers: expected an integer in [1, 16], got "17"'],
+    [['--layers', '1'], '--layers: expected at least 2 for attention and hybrid, got 1'],
+    [['--tokens', '1.5'], '--tokens: expected an integer in [2, 256], got "1.5"'],
+    [['--seed', '-1'], '--seed: expected an integer in [0, 4294967295], got "-1"'],
+    [['--seed=4294967296'], '--seed: expected an integer in [0, 4294967295], got "4294967296"'],
+    [['--model', 'gpt'], '--model: expected one of attention, hybrid, moe, got "gpt"'],
+    [['--transport', 'carrier-pigeon'], `--transport: expected 'host', got "carrier-pigeon"`],
+    [['--model'], '--model: expected a value, got "nothing"'],
+    [['--model', '--json'], '--model: expected a value, got "--json"'],
+    [['--json=yes'], '--json: expected no value, got "yes"'],
+    [['--seed', '1', '--seed', '2'], '--seed: expected at most one value, got "2"'],
+    [['--prompt', ''], '--prompt: expected a text that is not empty, got ""'],
+    [['--prompt-file', 'no-such-file'], '--prompt-file: expected a file that can be read (ENOENT), got "no-such-file"'],
+  ])('%j is refused', (flags, message) => {
+    expect(() => parseOptions(flags)).toThrow(expect.objectContaining({ code: 'ARGUMENT_INVALID', message }));
+  });
+
+  test('an unknown flag is answered with those that exist, without the hidden one', () => {
+    const known = '--layers, --proposals, --blocks, --block-size, --tokens, --seed, --model, --transport, --prompt';
+    const message = `flag: expected one of ${known}, --prompt-file, --json, --help, got "prompt.txt"`;
+    expect(() => parseOptions(['--model', 'moe', 'prompt.txt'])).toThrow(expect.objectContaining({ message }));
+  });
+
+  test('a pool that is too small for the scenario is refused with the size that is enough', () => {
+    const texts = new Map(['lighthouse', 'clockmaker', 'river', 'orchard', 'postcard'].map((name) => [name, name]));
+    const sized = (blocks: number) => () => scenarioOf('attention', parseOptions(['--blocks', `${blocks}`]), texts);
+    expect(sized(30)).toThrow('--blocks: expected at least 31 with --block-size 16 and --tokens 24, got 30');
+    expect(sized(31)().stages).toHaveLength(4);
+  });
+
+  test('the program ends with status 2 and points to its help', async () => {
+    const run = start('--speed', 'ludicrous');
+    expect((await run.ended).status).toBe(2);
+    expect(run.err()).toMatch(/^demo: flag: expected one of .*, got "--speed"\nSee npm run demo -- --help\n$/);
+    const help = start('--help');
+    expect((await help.ended).status).toBe(0);
+    for (const flag of ['--model', '--layers', '--blocks', '--block-size', '--seed', '--transport', '--prompt-file']) {
+      expect(help.out()).toContain(flag);
+    }
+    expect(help.out()).not.toContain('--corrupt');
+  });
+});
+
+describe('messages', () => {
+  const landed = { kind: 'landed', id: 'cold', bytes: 1, milliseconds: 0.5, transport: 'host' };
+
+  test.each([
+    [null, 'decode.kind: expected one of ready'],
+    [{ kind: 'toString' }, 'decode.kind: expected one of ready'],
+    [{ ...landed, bytes: -1 }, 'decode.landed.bytes: expected an integer in [0, 9007199254740991], got -1'],
+    [{ ...landed, bytes: '1' }, 'decode.landed.bytes: expected an integer'],
+    [{ ...landed, milliseconds: null }, 'decode.landed.milliseconds: expected a number, got null'],
+    [{ ...landed, id: 'x'.repeat(65) }, 'decode.landed.id: expected text of at most 64 characters'],
+    [{ ...landed, more: 1 }, 'decode.landed.more: expected no such field'],
+    [{ kind: 'token', id: 'cold', index: 0 }, 'decode.token.token: expected an integer'],
+    [{ kind: 'readDone', id: 'cold', handoff: [] }, 'decode.readDone.handoff: expected a map'],
+  ])('%j is refused', (message, expected) => {
+    expect(() => parseMessage(decodeAnswers, message, 'decode')).toThrow(expected);
+  });
+
+  test('what fits is taken as it is', () => {
+    expect(parseMessage(decodeAnswers, landed, 'decode')).toEqual(landed);
+    const abort = { kind: 'abort', id: 'cold' };
+    expect(parseMessage(decodeCommands, abort, 'decode')).toEqual(abort);
+  });
+
+  test.each(['prefill', 'decode', 'reference'])('a %s worker that is told nonsense says so and ends', async (name) => {
+    const worker = fork(join(compiled, `${name}-worker.js`), { stdio: 'ignore' });
+    running.add(worker);
+    const answers: unknown[] = [];
+    worker.on('message', (answer) => answers.push(answer));
+    worker.send({ kind: 'start', engine: { kind: 'attention' } });
+    const status = await new Promise((resolve) => worker.once('exit', resolve));
+    running.delete(worker);
+    expect(status).toBe(1);
+    const message = expect.stringMatching(new RegExp(`^${name}\\.start\\.engine\\.layers: expected `)) as unknown;
+    expect(answers).toEqual([{ kind: 'failure', message }]);
+  });
+});
+
+test("sizes of state follow the model's own figures", () => {
+  expect(stateSizes(smallModel('attention'), 4)).toEqual({ blockBytes: 2 * 2 * 4 * 2 * 8 * 4, slotBytes: 0 });
+  expect(stateSizes(smallModel('hybrid'), 4)).toEqual({
+    blockBytes: 2 * 2 * 4 * 2 * 8 * 4,
+    slotBytes: 2 * ((32 + 2 * 2 * 8) * 4 + 32 * 8) * 4,
+  });
+});
