@@ -66,7 +66,9 @@ export class Ssm implements Sublayer {
     this.gain = weights.normGain(`${name}.norm`, input);
     this.inputWeights = weights.matrix(`${name}.input`, rows, config.dModel, input);
     this.outputWeights = weights.matrix(`${name}.output`, [input], inner, inRange);
-    this.taps = weights.matrix(`${name}.taps`, channels, dConv + 1, { from: 0, to: dConv + 1 });
+    this.taps = weights.matrix(`${name}.taps`, channels, dConv + 1, { from: 0, to: dConv + 1 }, 0.3);
+    // No tap is near zero, or its column would not matter; none is large, or the activation would swallow the others.
+    for (let i = 0; i < this.taps.length; i++) this.taps[i]! += this.taps[i]! < 0 ? -0.2 : 0.2;
     this.convBias = weights.matrix(`${name}.convBias`, channels, 1, { from: 0, to: 1 }, 0.1);
     this.decayRates = weights.vector(`${name}.decayRates`, slice.ssmHeads, 0.05, 0.5);
     this.stepBias = weights.vector(`${name}.stepBias`, slice.ssmHeads, -1, 0);
