@@ -339,7 +339,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
         metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
         const identity = { attemptId: 0, requestId, source: refOf(kvMeta) };
         this.notices.tellControlPlane('requestError', { ...identity, error, sourceSafe: true });
-        this.notices.tellControlPlane('kvReadDone', identity);
+        if (!decode.isReading(identity.source)) this.notices.tellControlPlane('kvReadDone', identity);
         return Promise.reject(error);
       }
     });
@@ -347,11 +347,12 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
 
   /** Decode, rank 0. Tells the source that this handoff was refused before it became a request here. */
   rejectKvHandoff(requestId: RequestId, kvMeta: Readonly<Record<string, unknown>>): void {
-    const { log, metrics } = this.requireRole('decode');
+    const { decode, log, metrics } = this.requireRole('decode');
     log.requireRankZero('rejectKvHandoff');
     this.notices.call(() => {
       metrics.importOutcome('refused');
-      this.notices.tellControlPlane('kvReadDone', { attemptId: 0, requestId, source: refOf(kvMeta) });
+      const source = refOf(kvMeta);
+      if (!decode.isReading(source)) this.notices.tellControlPlane('kvReadDone', { attemptId: 0, requestId, source });
     });
   }
 

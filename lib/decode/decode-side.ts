@@ -5,6 +5,7 @@ import { Agreement } from '../control/agreement.js';
 import type { LogRecord, RankGroup } from '../control/rank-group.js';
 import type { EngineContext, Finished, RequestId, SamplingParams } from '../engine-context.js';
 import { argumentError, HandoffError, isHandoffError } from '../errors.js';
+import type { HandoffRef } from '../events.js';
 import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
@@ -12,7 +13,7 @@ import { unreadyFence } from '../ticket-readiness.js';
 import { growthBlocks, heldBlocks } from './admission.js';
 import { checkExpectation } from './handoff-expectation.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
-import type { AddRecord, DecodeDependencies, DecodeNotices } from './decode-dependencies.js';
+import type { AddRecord, DecodeDependencies, DecodeNotices, ImportIdentity } from './decode-dependencies.js';
 import { DecodeRole } from './decode-role.js';
 import type { ImportSource, PendingImport } from './pending-import.js';
 import type { Transfers } from './transfers.js';
@@ -65,6 +66,8 @@ export class DecodeSide {
   private readonly arrivals: Arrival[] = [];
   /** Labels that have arrived, or are in the log but not applied yet. */
   private readonly claimedLabels = new Set<RequestId>();
+  /** Handoffs whose source may still be read from here: taken, and not told to be read yet. */
+  private readonly reading = new Set<string>();
   private readonly parsed = new WeakMap<AddRecord, ImportSource>();
   private nextAttemptId = 1;
 
@@ -75,6 +78,7 @@ export class DecodeSide {
       parse: (record) => this.parsed.get(record) ?? this.check(record),
       notices: {
         ...deps.notices,
+        readDone: (pending) => this.tellReadDone(pending),
         settled: (pending, outcome) => this.settle(pending, outcome),
       },
     });
@@ -97,12 +101,18 @@ export class DecodeSide {
   add(request: ImportRequest, salt: string | null, hashes: BigInt64Array | null): Promise<Finished> {
     const source = this.admissible(request, hashes);
     this.claimedLabels.add(request.requestId);
+    if (source.handoff !== null) this.reading.add(keyOf(source.handoff));
     return new Promise<Finished>((resolve, reject) => {
       const arrival: Arrival = { request, source, waiter: { resolve, reject }, hashes, cancelled: false };
       this.arrivals.push(arrival);
       if (hashes === null) this.hashArrival(arrival, salt);
       this.flushArrivals();
     });
+  }
+
+  /** Whether a request that was taken here still reads that source; whoever refuses a repeat of it must not release it. */
+  isReading(handoff: HandoffRef | null): boolean {
+    return handoff !== null && this.reading.has(keyOf(handoff));
   }
 
   /** Rank 0. False when no living request has that label. */
@@ -122,6 +132,15 @@ export class DecodeSide {
     if (unapplied === undefined) return false;
     this.deps.log.decide({ kind: 'abort', attemptId: unapplied.attemptId, reason: 'caller' });
     return true;
+  }
+
+  /** Rank 0. Aborts all that is not the engine's yet: arrivals, adds that no frame has carried so far, and imports. */
+  abortAll(): void {
+    const labels = new Set(this.claimedLabels);
+    for (const { state, requestId } of this.role.imports.values()) {
+      if (state !== 'quarantined' && state !== 'admitted') labels.add(requestId);
+    }
+    for (const label of labels) this.abort(label);
   }
 
   apply(record: LogRecord): void {
@@ -207,6 +226,13 @@ export class DecodeSide {
       );
     }
     const source = this.check(request);
+    if (this.isReading(source.handoff)) {
+      throw new HandoffError(
+        'DUPLICATE_REQUEST',
+        `the handoff of request ${String(requestId)} is being taken over here already; its source is released once`,
+        { details: { requestId } },
+      );
+    }
     if (hashes !== null && hashes.length !== Math.floor(prompt.length / context.blockSize)) {
       throw argumentError(
         'options.blockHashes',
@@ -313,7 +339,7 @@ export class DecodeSide {
         });
         const unborn = { attemptId: 0, requestId: head.request.requestId, source: head.source };
         this.deps.notices.aborted(unborn, true);
-        this.deps.notices.readDone(unborn);
+        this.tellReadDone(unborn);
         head.waiter.reject(error);
         continue;
       }
@@ -335,6 +361,12 @@ export class DecodeSide {
     return undefined;
   }
 
+  private tellReadDone(pending: ImportIdentity): void {
+    const { handoff } = pending.source;
+    if (handoff !== null) this.reading.delete(keyOf(handoff));
+    this.deps.notices.readDone(pending);
+  }
+
   private settle(pending: PendingImport, outcome: Finished | HandoffError): void {
     if (pending.local === null) this.agreement.retire(pending.attemptId);
     const waiter = this.waiters.get(pending.attemptId);
@@ -343,4 +375,8 @@ export class DecodeSide {
     if (isHandoffError(outcome)) waiter.reject(outcome);
     else waiter.resolve(outcome);
   }
+}
+
+function keyOf({ instance, incarnation, handoffId }: HandoffRef): string {
+  return JSON.stringify([instance, incarnation, handoffId]);
 }

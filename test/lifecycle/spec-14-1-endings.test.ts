@@ -522,3 +522,55 @@ test('aborted before it began, a transfer never begins and its memory is back at
   decode.poll();
   expect(begun).toEqual([]);
 });
+
+describe('a handoff that comes twice', () => {
+  test('is refused, and the source is not told that it was read while the first still reads it', async () => {
+    const { network, prefill, decode, prompt, ticket, outcome } = await onItsWay(faults.delay(5));
+    prefill.releaseWhenRead(decode);
+    const again = decode.add(7, prompt, ticket);
+    await settle();
+    expect(again).toMatchObject({ settled: 1, error: { code: 'DUPLICATE_REQUEST' } });
+    decode.handoff.rejectKvHandoff(7, ticket.kvMeta);
+    expect(decode.seen('kvReadDone')).toEqual([]);
+    expect(prefill.handoff.inspect().pins).toHaveLength(1);
+    network.advance(10);
+    await decode.step(3);
+    expect(outcome).toMatchObject({ settled: 1, error: null });
+    expect(decode.seen('kvReadDone')).toHaveLength(1);
+    expect(prefill.handoff.inspect().pins).toEqual([]);
+  });
+
+  test('under another label is refused too', async () => {
+    const { network, prefill, decode, prompt, ticket, outcome } = await onItsWay(faults.delay(5));
+    prefill.releaseWhenRead(decode);
+    const again = decode.add(8, prompt, ticket);
+    network.advance(10);
+    await decode.step(3);
+    expect(outcome).toMatchObject({ settled: 1, error: null });
+    expect(again).toMatchObject({ settled: 1, error: { code: 'DUPLICATE_REQUEST' } });
+    expect(decode.seen('kvReadDone')).toHaveLength(1);
+  });
+
+  test('another handoff under a living label is refused and let go', async () => {
+    const { prefill, decode } = await createWorld();
+    const [one, two] = [promptOf(4, 1), promptOf(4, 2)];
+    decode.add(7, one, prefill.handOver(7, one));
+    decode.add(7, two, prefill.handOver(8, two));
+    await settle();
+    expect(decode.seen('kvReadDone')).toMatchObject([{ requestId: 7, source: { handoffId: 2 } }]);
+  });
+
+  test('a handoff that was cancelled while it waited can come again', async () => {
+    const { network, prefill, decode } = await createWorld();
+    decode.arrangeBlocks();
+    const prompt = promptOf(4);
+    const ticket = prefill.handOver(7, prompt);
+    decode.add(7, prompt, ticket);
+    decode.handoff.abortKvHandoff(7);
+    decode.engine.blocks.release(Int32Array.of(10, 11));
+    const again = decode.add(7, prompt, ticket);
+    network.advance(1);
+    await decode.step(3);
+    expect(again).toMatchObject({ settled: 1, error: null });
+  });
+});
