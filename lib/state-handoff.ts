@@ -486,11 +486,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     const running = this.requireRunning();
     const { decode, prefill, log } = running;
     if (decode !== null && log.rank === 0) {
-      this.notices.call(() => {
-        for (const pending of [...decode.role.imports.values()]) {
-          if (pending.state !== 'quarantined' && pending.state !== 'admitted') decode.abort(pending.requestId);
-        }
-      });
+      this.notices.call(() => decode.abortAll());
     }
     const deadline = this.options.clock.now() + (options.deadlineMs ?? 30_000);
     const busy = (): boolean => (decode?.pendingCount ?? 0) + (prefill?.role.pendingPushCount ?? 0) > 0;
