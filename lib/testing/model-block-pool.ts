@@ -54,6 +54,8 @@ export class ModelBlockPool implements BlockAllocator {
   readonly #freeStack: number[] = [];
   readonly #isFree: Uint8Array;
   readonly #hashes: bigint[];
+  /** Low words of the hashes, for digests. */
+  readonly #hashWords: Int32Array;
   readonly #parents: Int32Array;
   readonly #children: Int32Array;
   readonly #timestamps: Float64Array;
@@ -75,6 +77,7 @@ export class ModelBlockPool implements BlockAllocator {
     this.generations = new Float64Array(poolSize).fill(1);
     this.#isFree = new Uint8Array(poolSize);
     this.#hashes = new Array<bigint>(poolSize).fill(unsetHash);
+    this.#hashWords = new Int32Array(poolSize).fill(-1);
     this.#parents = new Int32Array(poolSize).fill(-1);
     this.#children = new Int32Array(poolSize);
     this.#timestamps = new Float64Array(poolSize);
@@ -198,6 +201,7 @@ export class ModelBlockPool implements BlockAllocator {
       // The first holder of a hash keeps it; a second block with the same content stays unnamed.
       if (this.#hashes[id] === hash || this.#byHash.has(hash)) continue;
       this.#hashes[id] = hash;
+      this.#hashWords[id] = Number(BigInt.asIntN(32, hash));
       this.#byHash.set(hash, id);
       added.push(index);
       newIds.push(id);
@@ -330,7 +334,7 @@ export class ModelBlockPool implements BlockAllocator {
       mix(this.#children[id]!);
       mix(this.#timestamps[id]!);
       mix(this.generations[id]!);
-      mix(Number(BigInt.asIntN(32, this.#hashes[id]!)));
+      mix(this.#hashWords[id]!);
     }
     return digest >>> 0;
   }
@@ -362,6 +366,7 @@ export class ModelBlockPool implements BlockAllocator {
 
   #forget(id: number): void {
     this.#hashes[id] = unsetHash;
+    this.#hashWords[id] = -1;
     this.#parents[id] = -1;
     this.#children[id] = 0;
     this.#timestamps[id] = 0;

@@ -109,6 +109,13 @@ export class ScriptedNetwork {
     for (const other of this.#transports.values()) other.notePeerKilled(transport);
   }
 
+  /** Pushes whose source has begun and is not known to be over: they may still read its memory. */
+  openPushes(source: ScriptedTransport): readonly ScriptedTransfer[] {
+    return [...new Set([...this.transfers, ...this.#halves.values()])].filter(
+      (transfer) => transfer.source === source && transfer.sourceEnd !== null && !transfer.sourceEnd.isFinal,
+    );
+  }
+
   /** The living transport of a grant, or undefined. */
   transportOf(id: string): ScriptedTransport | undefined {
     return this.#transports.get(id);

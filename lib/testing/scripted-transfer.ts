@@ -20,6 +20,8 @@ export class ScriptedHandle implements TransferHandle {
   error: HandoffError | null = null;
   landed: Fence | null = null;
   pollThrowsLeft: number;
+  /** Whether its owner has asked it to stop. */
+  cancelAsked = false;
 
   constructor(
     readonly owner: ScriptedTransport,
@@ -49,6 +51,7 @@ export class ScriptedHandle implements TransferHandle {
   }
 
   cancel(): void {
+    this.cancelAsked = true;
     this.transfer.cancel(this);
   }
 

@@ -142,6 +142,7 @@ export class TestEngine implements EngineContext {
    * Computes a prompt: reuses what is cached, fills the rest, names complete blocks. Null, with nothing changed, when
    * blocks or a slot are short.
    *
+   * @param hashes - of the prompt's complete blocks, when the caller has them
    * @throws `ARGUMENT_INVALID` for an empty prompt or one that is too long
    */
   prefill(
@@ -149,12 +150,12 @@ export class TestEngine implements EngineContext {
     prompt: Int32Array,
     samplingParams: SamplingParams = {},
     cacheSalt: string | null = null,
+    hashes: BigInt64Array = modelBlockHashes(prompt, this.blockSize, cacheSalt),
   ): PrefillRun | null {
     if (prompt.length === 0 || prompt.length > this.maxSequenceLength) {
       throw argumentError('prompt', `1 to ${this.maxSequenceLength} tokens`, prompt.length);
     }
     const { blocks, slots, blockSize } = this;
-    const hashes = modelBlockHashes(prompt, blockSize, cacheSalt);
     const cached = blocks.matchPrefix(hashes);
     const missing = Math.ceil(prompt.length / blockSize) - cached.length;
     if (!blocks.isMemoryAvailable(missing, blocks.unreferencedCount(cached))) return null;

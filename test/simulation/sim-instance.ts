@@ -53,6 +53,8 @@ export class SimRank {
   checkedChanges = -1;
   tickPending = false;
   readonly observed: ObservedRank;
+  #digestChanges = -1;
+  #lastDigest = 0;
 
   constructor(
     readonly instance: SimInstance,
@@ -75,7 +77,16 @@ export class SimRank {
     this.observed = observe(this);
   }
 
+  /** Of the pools as they are now; computed again only after a change. */
   poolDigest(): number {
+    if (this.#digestChanges !== this.changes) {
+      this.#digestChanges = this.changes;
+      this.#lastDigest = this.#computeDigest();
+    }
+    return this.#lastDigest;
+  }
+
+  #computeDigest(): number {
     return (this.engine.blocks.digest() ^ Math.imul(this.engine.slots?.digest() ?? 0, 31)) >>> 0;
   }
 }
@@ -342,7 +353,7 @@ export class SimInstance {
       const { request } = this.world.router.tryOf(label);
       const blockCount = Math.ceil(request.prompt.length / engine.blockSize);
       if (!handoff.tryPinPermit(label, blockCount)) return;
-      const run = engine.prefill(label, request.prompt, request.params, request.salt);
+      const run = engine.prefill(label, request.prompt, request.params, request.salt, request.hashes);
       if (run === null) {
         handoff.dropPinPermit(label);
         return;

@@ -168,7 +168,6 @@ export class World {
       for (const { engine, handoff, steps } of ranks) {
         if (steps !== ranks[0]!.steps) return false;
         if (engine.hogged.length > 0 || engine.batch.running.size > 0 || handoff.pendingKvImportCount > 0) return false;
-        if (handoff.pendingKvPushCount > 0 && !this.#hasDoubts()) return false;
       }
       if (plan.role === 'prefill' && this.#unexplainedPins(instance).length > 0) return false;
       if (plan.role === 'decode' && this.#unexplainedQuarantine(instance).length > 0) return false;
@@ -206,19 +205,16 @@ export class World {
         }
       }
     }
+    // A push that its source was told to stop, and cannot prove to have stopped, keeps its pin.
+    const pushes = prefill.ranks!.flatMap(({ transport }) => this.network.openPushes(transport));
+    for (const { tag, sourceEnd } of pushes) {
+      const [, , handoffId] = /^([^/]+\/[^/]+)\/(\d+):/.exec(tag) ?? [];
+      if (sourceEnd!.cancelAsked && handoffId !== undefined) held.add(Number(handoffId));
+    }
     return leader!.handoff
       .inspect()
       .pins.filter(({ handoffId }) => !held.has(handoffId))
       .map(({ requestId, state }) => `${requestId} (${state})`);
-  }
-
-  #hasDoubts(): boolean {
-    return this.instances.some(({ ranks }) =>
-      (ranks ?? []).some(({ transport }) => {
-        const { blocks, slots } = this.ledger.inDoubt(transport);
-        return blocks.length + slots.length > 0;
-      }),
-    );
   }
 
   #quarantined(): number {
