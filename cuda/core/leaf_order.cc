@@ -54,8 +54,6 @@ void LeafOrder::Insert(Leaf leaf) {
     chunk = &chunks_[directory_[at].chunk];
   }
   Place(*chunk, Position(*chunk, leaf), leaf);
-  Entry& entry = directory_[at];
-  if (leaf < entry.lower()) entry = {leaf.timestamp, leaf.id, entry.chunk};
 }
 
 void LeafOrder::Erase(Leaf leaf) {
@@ -100,10 +98,9 @@ size_t LeafOrder::EntryFor(Leaf leaf) const {
   // Nearly all come to the ends: parents of what was just evicted, and blocks just let go of.
   if (first_ + 1 == last_ || leaf < directory_[first_ + 1].lower()) return first_;
   if (!(leaf < directory_[last_ - 1].lower())) return last_ - 1;
-  const Entry* begin = directory_.data() + first_;
-  const Entry* end = directory_.data() + last_;
-  const Entry* after = std::upper_bound(begin, end, leaf, [](Leaf a, const Entry& b) { return a < b.lower(); });
-  return after == begin ? first_ : static_cast<size_t>(after - directory_.data()) - 1;
+  const Entry* after = std::upper_bound(directory_.data() + first_ + 1, directory_.data() + last_, leaf,
+                                        [](Leaf a, const Entry& b) { return a < b.lower(); });
+  return static_cast<size_t>(after - directory_.data()) - 1;
 }
 
 // Of the first leaf not below `leaf`.

@@ -64,7 +64,8 @@ class LeafOrder {
   };
   static_assert(sizeof(Chunk) == 2048);
 
-  // `lower` is no more than the chunk's first leaf and more than the last leaf of the chunk before.
+  // `lower` is no more than the chunk's first leaf and more than the last leaf of the chunk before. That of the first
+  // entry is not looked at.
   struct Entry {
     int64_t timestamp;
     int32_t id;

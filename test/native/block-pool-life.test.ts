@@ -36,6 +36,16 @@ describe('generations', () => {
     expect(pool.generationsOf(block)).toEqual(BigUint64Array.of(4n));
   });
 
+  test('an eviction and a new owner in one call move it twice, others of that call once', () => {
+    const { pool } = withGenerations('lru');
+    const cached = pool.allocate(2)!;
+    pool.register(cached, hashes(1, 2), hashes(0, 0));
+    pool.release(cached);
+    pool.allocate(3);
+    expect(pool.allocate(4)).toEqual(ids(0, 1, 5, 6));
+    expect(pool.generationsOf(ids(0, 1, 5, 6))).toEqual(BigUint64Array.of(2n, 2n, 4n, 4n));
+  });
+
   test('a failed eviction moves none', () => {
     const { pool } = withGenerations('lru');
     const block = pool.allocate(7)!;

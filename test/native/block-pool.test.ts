@@ -228,6 +228,29 @@ describe('eviction', () => {
     expect(order).toEqual([b, a, d, c]);
   });
 
+  test('a parent in use is no leaf once its cached children are gone', () => {
+    const pool = new BlockPool({ poolSize: 8 });
+    const [a, b] = pool.allocate(2)!;
+    pool.register(ids(a!, b!), hashes(1, 2), hashes(0, 1));
+    pool.release(ids(b!));
+    expect([pool.evict(1), pool.evict(1)]).toEqual([true, false]);
+    expect([pool.lookup(1n), pool.audit()]).toEqual([a, null]);
+  });
+
+  test('touching a cached block refreshes it', () => {
+    const pool = new BlockPool({ poolSize: 8 });
+    const [a, b] = pool.allocate(2)!;
+    pool.register(ids(a!, b!), hashes(1, 2), hashes(0, 0));
+    pool.release(ids(a!, b!));
+    pool.setClock(3);
+    pool.touch(ids(a!));
+    pool.evict(1);
+    expect([pool.lookup(1n), pool.lookup(2n)]).toEqual([a, -1]);
+    pool.setClock(-1);
+    pool.touch(ids(a!));
+    expect(pool.audit()).toBeNull();
+  });
+
   test('retaining a cached block refreshes it', () => {
     const pool = new BlockPool({ poolSize: 8 });
     const [a, b] = pool.allocate(2)!;

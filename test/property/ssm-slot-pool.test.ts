@@ -80,6 +80,7 @@ const names = ['allocate', 'batch', 'free', 'bind', 'dummy', 'detach', 'freeRequ
 const number = fc.integer({ min: -1, max: 7 });
 const calls = fc.array(fc.tuple(fc.constantFrom(...names, 'bind', 'allocate', 'free'), number, number), {
   maxLength: 80,
+  size: 'max',
 });
 
 function apply(pool: SsmSlotPool, model: Model, [name, a, b]: readonly [string, number, number]): void {
@@ -124,6 +125,6 @@ test('native pool and model agree', () => {
       }
       pool.close();
     }),
-    { numRuns: 500 },
+    { numRuns: 300 },
   );
 });
