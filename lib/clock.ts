@@ -4,4 +4,5 @@ export interface Clock {
   now(): number;
 }
 
+/** The monotonic clock of this process. */
 export const systemClock: Clock = { now: () => performance.now() };

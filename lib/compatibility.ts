@@ -9,6 +9,7 @@ import { integerField, listField, own, recordField, stringField, type Fields } f
 import { defaultTicketLimits, int32Max } from './limits.js';
 import type { SsmDims } from './memory/ssm-layout.js';
 
+/** What an instance does in a handoff. */
 export type InstanceRole = 'prefill' | 'decode';
 
 /** What all ranks of an instance share about attention state (spec 1.6). */

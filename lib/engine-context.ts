@@ -15,6 +15,7 @@ export type RequestId = number | string;
  * whose work is finished when the call returns use `null` instead.
  */
 export interface Fence {
+  /** Whether it has completed; never blocks. */
   isComplete(): boolean;
 }
 
@@ -72,6 +73,7 @@ export interface SsmBuffers {
   readonly physicalSlots: number;
 }
 
+/** What a host engine implements: its memory, its allocators, and the few questions the SDK asks. */
 export interface EngineContext {
   /** Model identity; both sides must agree. */
   readonly model: string;

@@ -88,8 +88,10 @@ export const errorCodes = {
   INVARIANT: { retryable: false, phase: 'decode', native: true },
 } as const satisfies Record<string, CodeEntry>;
 
+/** The code of a `HandoffError`: stable, and the only thing to match on. */
 export type HandoffErrorCode = keyof typeof errorCodes;
 
+/** What an error says beyond its code and message. */
 export interface HandoffErrorInit {
   /** Defaults to the code's own phase. */
   readonly phase?: HandoffPhase;

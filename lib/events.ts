@@ -18,6 +18,7 @@ export interface ImportNotice {
   readonly source: HandoffRef | null;
 }
 
+/** Events of `StateHandoff`, by name. */
 export interface StateHandoffEvents {
   /** Decode, two-sided transports: targets are reserved, the source may start to send. Rank 0 only. */
   kvTransferReady: (notice: ImportNotice & { readonly cachedPrefixBlocks: number }) => void;

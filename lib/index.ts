@@ -50,7 +50,7 @@ export {
 } from './control/in-process-rank-group.js';
 export type { LogRecord, RankGroup, StepFrame } from './control/rank-group.js';
 
-export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
+export { loopsMax, type CopyProgram, type Loop, type Rectangle, type Table } from './transfer/copy-program.js';
 export { checkProgram, type CheckOptions, type WantedRange } from './transfer/check-program.js';
 export type {
   MemoryKind,

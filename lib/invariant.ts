@@ -5,8 +5,16 @@ import { HandoffError } from './errors.js';
  * Throws `INVARIANT` when `condition` is false. What it guards is a law of this library; whoever sees it fail should
  * treat the engine as broken and its memory as in doubt.
  */
-export function invariant(condition: boolean, message: string, details: Record<string, unknown> = {}): asserts condition {
+export function invariant(
+  condition: boolean,
+  message: string,
+  details: Record<string, unknown> = {},
+): asserts condition {
   if (!condition) {
-    throw new HandoffError('INVARIANT', `broken invariant: ${message}`, { sourceSafe: false, targetSafe: false, details });
+    throw new HandoffError('INVARIANT', `broken invariant: ${message}`, {
+      sourceSafe: false,
+      targetSafe: false,
+      details,
+    });
   }
 }

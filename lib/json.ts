@@ -2,11 +2,13 @@
  * Plain data that survives JSON and structured clone, and the same with 64-bit integers in it.
  */
 export type JsonValue = null | boolean | number | string | readonly JsonValue[] | { readonly [key: string]: JsonValue };
+/** A map of JSON data. */
 export type JsonObject = { readonly [key: string]: JsonValue };
 
 /** What control messages carry: JSON data, and 64-bit integers as `bigint`. */
 export type WireValue =
   null | boolean | number | bigint | string | readonly WireValue[] | { readonly [key: string]: WireValue };
+/** A map of JSON data and 64-bit integers. */
 export type WireObject = { readonly [key: string]: WireValue };
 
 /** True for a map, false for lists, typed arrays and everything else. */

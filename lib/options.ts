@@ -32,6 +32,7 @@ export interface LimitOptions {
   readonly maxInFlightBytes?: number;
 }
 
+/** Options of `new StateHandoff`; all have defaults. */
 export interface StateHandoffOptions {
   /** Name of the engine replica, the same on all its ranks and across restarts. Default: a random one. */
   readonly instance?: string;

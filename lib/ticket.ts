@@ -15,6 +15,7 @@ import { blockIdList, transferPeerRecords } from './prefill/transfer-records.js'
 /** `kv_meta`: plain data; 64-bit values are `bigint`. Unknown keys are kept. */
 export type KvMeta = Readonly<Record<string, unknown>>;
 
+/** What prefill gives and decode takes. */
 export interface Ticket {
   /** The caller's label of the request. */
   readonly requestId: RequestId;

@@ -10,8 +10,10 @@ import type { RankGroup, StepFrame } from './rank-group.js';
 /** Bytes of a completion report (spec 1.2). */
 const reportBytes = 14;
 
+/** What travels: a report to rank 0, or a frame from it. */
 export type MessageKind = 'report' | 'frame';
 
+/** How messages between the ranks of one process are delivered. */
 export interface InProcessRankGroupOptions {
   /**
    * Asked once a message. `rank` is the worker at the other end of rank 0: the one that sent a report, or the one that

@@ -47,6 +47,7 @@ export interface StepFrame {
   readonly records: readonly LogRecord[];
 }
 
+/** One rank's view of the ranks of its instance. */
 export interface RankGroup {
   readonly rank: number;
   readonly size: number;
@@ -62,5 +63,6 @@ export interface RankGroup {
   nextFrame(): StepFrame | null;
   /** Called when a report or a frame arrives. */
   onWake: (() => void) | null;
+  /** Idempotent. */
   close(): void;
 }

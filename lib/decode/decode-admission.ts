@@ -6,6 +6,7 @@
 import { argumentError } from '../errors.js';
 import { defaultTicketLimits, int32Max } from '../limits.js';
 
+/** What admission is computed from; all in tokens. */
 export interface DecodeAdmissionInput {
   /** Tokens of the prompt, all of them imported. */
   readonly promptTokens: number;
@@ -24,6 +25,7 @@ export interface AdmissionBlocks {
   readonly hashableBlocks: number;
 }
 
+/** Where the rows of an admitted request start. */
 export interface DecodeAdmission extends AdmissionBlocks {
   /** Offset of the last resume token in its block. */
   readonly lastBlockOffset: number;
@@ -55,7 +57,7 @@ export function admissionBlocks({ promptTokens, resumeTokens, blockSize }: Decod
 }
 
 /**
- * Decode. {@link admissionBlocks} and, for an engine that fills a batch row, where every resume token goes.
+ * Decode. `admissionBlocks` and, for an engine that fills a batch row, where every resume token goes.
  *
  * @throws `ARGUMENT_INVALID`
  */

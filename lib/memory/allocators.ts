@@ -34,6 +34,7 @@ export interface BlockAllocator {
   generationsOf(ids: Int32Array): BigUint64Array | null;
 }
 
+/** Hands out SSM state slots. */
 export interface SlotAllocator {
   /** Slots that can be handed out (`max_requests`; the dummy slot does not count). */
   readonly size: number;
@@ -42,5 +43,6 @@ export interface SlotAllocator {
   allocate(): number;
   /** @throws `SLOT_OUT_OF_RANGE`, `SLOT_POOL_OVERFLOW` */
   free(slot: number): void;
+  /** Current generations of `slots`; null when this allocator has none. */
   generationsOf(slots: Int32Array): BigUint64Array | null;
 }

@@ -6,6 +6,7 @@
  */
 export type AxisName = 'plane' | 'layer' | 'block' | 'token' | 'head' | 'dim' | 'slot' | 'channel';
 
+/** One axis of a buffer. */
 export interface Axis {
   readonly name: AxisName;
   readonly size: number;

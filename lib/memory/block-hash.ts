@@ -14,6 +14,7 @@ import { cryptoBlockHashes, cryptoBlockHashesInSlices } from './block-hash-crypt
 /** Token ids. Numbers must be safe integers; 64-bit arrays hold any. */
 export type Tokens = Int32Array | BigInt64Array | readonly number[];
 
+/** What goes into the hashes beside the tokens. */
 export interface BlockHashOptions {
   /**
    * Whatever changes the state for equal tokens: media key, adapter, weight epoch. Absent and the empty string are two

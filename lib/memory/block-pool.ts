@@ -17,6 +17,7 @@ import { PoolObservers, type BlockPoolObserver } from './pool-observers.js';
 /** `none`: no prefix cache. `ref_zero`: a block without references loses its name. `lru`: it stays until evicted. */
 export type EvictionPolicy = 'none' | 'ref_zero' | 'lru';
 
+/** How a `BlockPool` is made. */
 export interface BlockPoolOptions {
   /** Blocks including the dummy block, which has the last id and is never handed out; from 2 to 2^24. */
   readonly poolSize: number;
@@ -89,6 +90,7 @@ export class BlockPool implements BlockAllocator {
   }
 
   /** @param time - a safe integer; it may go back */
+  /** Moves the LRU clock; under the SDK it is the index of the schedule log. */
   setClock(time: number): void {
     native(() => this.#native.setClock(time));
   }
@@ -202,6 +204,7 @@ export class BlockPool implements BlockAllocator {
     return this.#observers.add(observer);
   }
 
+  /** The whole state, for tests and diagnosis; costs time and memory in proportion to the pool. */
   snapshot(): BlockPoolSnapshot {
     const state = native(() => this.#native.snapshot());
     const free = { pool_avail: this.freeCount, free_stack: [...state.freeStack], allocatable: this.allocatableCount };

@@ -9,6 +9,7 @@ import { native } from '../native/addon-errors.js';
 import type { NativeRegion } from '../native/transfer-types.js';
 import type { Region } from './region.js';
 
+/** How a host region is made. */
 export interface HostRegionOptions {
   /** At least 1; at most what one `ArrayBuffer` can hold (4 GiB on Node 20). Zeroed. */
   readonly bytes: number;

@@ -7,6 +7,7 @@ export interface SsmDims {
   readonly dConv: number;
 }
 
+/** The part of the SSM layers and heads that one rank owns. */
 export interface SsmLayout {
   readonly globalRank: number;
   readonly tpSize: number;

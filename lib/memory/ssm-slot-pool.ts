@@ -10,6 +10,7 @@ import type { NativeSsmSlotPool } from '../native/memory-types.js';
 import type { SlotAllocator } from './allocators.js';
 import type { Generations } from './generations.js';
 
+/** How an `SsmSlotPool` is made. */
 export interface SsmSlotPoolOptions {
   /** Slots that can be handed out, and request rows; from 1 to 2^20. */
   readonly maxRequests: number;
@@ -109,6 +110,7 @@ export class SsmSlotPool implements SlotAllocator {
     native(() => this.#native.reset());
   }
 
+  /** Current generations of `slots`; null without a table. */
   generationsOf(slots: Int32Array): BigUint64Array | null {
     if (this.generations === null) return null;
     const out = new BigUint64Array(ArrayBuffer.isView(slots) ? slots.length : 0);
@@ -116,6 +118,7 @@ export class SsmSlotPool implements SlotAllocator {
     return out;
   }
 
+  /** The whole state, for tests and diagnosis. */
   snapshot(): SsmSlotPoolSnapshot {
     return {
       free_stack: [...native(() => this.#native.freeStack())],

@@ -50,7 +50,7 @@ function packageRoot(): string {
       if (name === 'state-handoff') return directory;
     }
     if (dirname(directory) === directory) {
-      throw new HandoffError('NATIVE_UNAVAILABLE', 'the package root was not found above the SDK\'s own files');
+      throw new HandoffError('NATIVE_UNAVAILABLE', "the package root was not found above the SDK's own files");
     }
   }
 }

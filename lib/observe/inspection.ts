@@ -9,6 +9,7 @@ import type { EngineContext } from '../engine-context.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
 
+/** One pin, as `inspect()` shows it. */
 export interface PinView {
   readonly handoffId: number;
   readonly requestId: RequestId;
@@ -26,6 +27,7 @@ export interface PinView {
 export type ImportViewState =
   'queued' | 'reserved' | 'transferring' | 'landed' | 'failing' | 'agreed' | 'admitted' | 'quarantined';
 
+/** One import, as `inspect()` shows it. */
 export interface ImportView {
   readonly attemptId: number;
   readonly requestId: RequestId;
@@ -44,6 +46,7 @@ export interface ImportView {
   readonly transportPollErrors: number;
 }
 
+/** All that an instance holds, as `inspect()` shows it. */
 export interface Inspection {
   readonly role: 'prefill' | 'decode';
   readonly instance: string;

@@ -9,6 +9,7 @@ export type ImportOutcome = 'completed' | 'failed' | 'aborted' | 'refused';
 /** Ends of a pin. */
 export type PinOutcome = 'released' | 'expired' | 'attested';
 
+/** One histogram at one moment. */
 export interface HistogramSnapshot {
   /** Upper bounds; counts has one more entry, for what is above the last. */
   readonly bounds: readonly number[];
@@ -17,6 +18,7 @@ export interface HistogramSnapshot {
   readonly count: number;
 }
 
+/** All counters and histograms at one moment. */
 export interface MetricsSnapshot {
   readonly labels: { readonly role: string; readonly instance: string; readonly rank: number };
   readonly counters: Readonly<Record<string, number>>;

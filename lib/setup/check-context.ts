@@ -4,6 +4,7 @@ import { argumentError, HandoffError } from '../errors.js';
 import type { AxisName, BufferGeometry } from '../memory/axes-geometry.js';
 import { ownedHeads } from '../transfer/plan-kv.js';
 
+/** What an engine does in a handoff. */
 export type Role = 'prefill' | 'decode';
 
 const decodeMethods = [

@@ -20,8 +20,10 @@
  */
 import { isHandoffError } from '../errors.js';
 
+/** The invariants by name (spec 6.6), and the law of the ordered log. */
 export type InvariantName = 'I1' | 'I2' | 'I3' | 'I4' | 'I5' | 'I6' | 'I7' | 'I8' | 'I9' | 'I10' | 'law 4';
 
+/** One broken invariant. */
 export interface Violation {
   readonly invariant: InvariantName;
   readonly message: string;
@@ -53,14 +55,26 @@ export interface ObservedRank {
   /** For messages. */
   readonly name: string;
   /** Blocks that can be handed out have ids 0 … `poolSize` - 2. */
-  readonly blocks: { readonly poolSize: number; references(block: number): number; isFree(block: number): boolean };
+  readonly blocks: {
+    readonly poolSize: number;
+    /** References to a block now. */
+    references(block: number): number;
+    /** Whether a block is in the free bag. */
+    isFree(block: number): boolean;
+  };
   /** Null for attention-only models. */
-  readonly slots: { readonly size: number; isFree(slot: number): boolean } | null;
+  readonly slots: {
+    readonly size: number;
+    /** Whether a slot is free. */
+    isFree(slot: number): boolean;
+  } | null;
   /** Everybody who holds memory on this rank: the engine's requests, and the SDK's pins, imports and quarantine. */
   holdings(): Iterable<Holding>;
+  /** Imports that this rank knows now. */
   imports(): Iterable<ObservedImport>;
   /** How many log records and steps this rank has applied, and a digest of its pools; equal indexes need equal digests. */
   readonly logIndex: number;
+  /** The digest of the pools that `logIndex` speaks of. */
   poolDigest(): number;
 }
 

@@ -8,8 +8,10 @@
 import { argumentError, HandoffError } from '../errors.js';
 import type { BlockAllocator } from '../memory/allocators.js';
 
+/** When cached blocks nobody references leave the cache. */
 export type EvictionPolicy = 'ref_zero' | 'lru';
 
+/** How a `ModelBlockPool` is made. */
 export interface ModelBlockPoolOptions {
   /** Blocks including the dummy block; at least 2. */
   readonly poolSize: number;
@@ -19,9 +21,13 @@ export interface ModelBlockPoolOptions {
 
 /** What a pool tells its observers, after the change is complete. Every method is optional. */
 export interface ModelPoolObserver {
+  /** Blocks were handed out. */
   allocated?(ids: Int32Array): void;
+  /** References were added. */
   retained?(ids: Int32Array): void;
+  /** References were dropped. */
   released?(ids: Int32Array): void;
+  /** Blocks got names. */
   registered?(ids: Int32Array, hashes: readonly bigint[]): void;
   /** Names that ended: evicted, or released to zero under `ref_zero`. */
   deregistered?(ids: readonly number[], hashes: readonly bigint[]): void;
@@ -301,14 +307,17 @@ export class ModelBlockPool implements BlockAllocator {
     for (const observer of this.observers) observer.deregistered?.(ids, hashes);
   }
 
+  /** Whether a block is in the free bag. */
   isFree(id: number): boolean {
     return this.#isFree[id] === 1;
   }
 
+  /** The hash that a block is named by; -1: none. */
   hashOf(id: number): bigint {
     return this.#hashes[id]!;
   }
 
+  /** The whole state, in the form of the reference's traces. */
   state(): ModelBlockPoolState {
     return {
       freeStack: [...this.#freeStack],

@@ -7,6 +7,7 @@
 import { argumentError, HandoffError } from '../errors.js';
 import type { SlotAllocator } from '../memory/allocators.js';
 
+/** How a `ModelSlotPool` is made. */
 export interface ModelSlotPoolOptions {
   /** Slots that can be handed out, and request rows. */
   readonly maxRequests: number;
@@ -22,7 +23,9 @@ export interface ModelSlotPoolState {
 
 /** What a slot pool tells its observers, after the change is complete. */
 export interface ModelSlotObserver {
+  /** A slot was handed out. */
   allocated?(slot: number): void;
+  /** A slot came back. */
   freed?(slot: number): void;
 }
 
@@ -115,6 +118,7 @@ export class ModelSlotPool implements SlotAllocator {
     this.freeRows(Array.from({ length: this.size }, (_, row) => row));
   }
 
+  /** Current generations of `slots`. */
   generationsOf(slots: Int32Array): BigUint64Array {
     return BigUint64Array.from(slots, (slot) => {
       if (slot < 0 || slot >= this.size)
@@ -123,10 +127,12 @@ export class ModelSlotPool implements SlotAllocator {
     });
   }
 
+  /** Whether a slot is free. */
   isFree(slot: number): boolean {
     return this.#isFree[slot] === 1;
   }
 
+  /** The whole state, in the form of the reference's traces. */
   state(): ModelSlotPoolState {
     return { freeStack: [...this.#freeStack], bound: [...this.#bound], generations: [...this.generations] };
   }

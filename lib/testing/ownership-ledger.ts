@@ -11,6 +11,7 @@ import type { ScriptedTransfer } from './scripted-transfer.js';
 import type { ScriptedTransport } from './scripted-transport.js';
 import type { TestEngine } from './test-engine.js';
 
+/** One rank that a ledger watches. */
 export interface WatchedRank {
   /** For messages. */
   readonly name: string;
@@ -79,6 +80,7 @@ interface Watched {
   readonly readGenerations: Map<number, number>;
 }
 
+/** Keeps who may touch which memory, from the events of pools and transports. */
 export class OwnershipLedger {
   /** Writes that were checked. */
   writes = 0;

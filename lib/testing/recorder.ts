@@ -9,10 +9,13 @@ import { argumentError, describeValue, isHandoffError } from '../errors.js';
 
 /** The part of an event emitter that a recorder needs; `StateHandoff` has it. */
 export interface RecordedEmitter {
+  /** Listens. */
   on(event: string, listener: (...args: unknown[]) => void): unknown;
+  /** Stops listening. */
   off(event: string, listener: (...args: unknown[]) => void): unknown;
 }
 
+/** One event with its time and arguments. */
 export interface RecordedEvent {
   /** Counts all events ever recorded, dropped ones included; from 0. */
   readonly index: number;
@@ -91,6 +94,7 @@ export class Recorder {
       .join('\n');
   }
 
+  /** Forgets what was recorded. */
   clear(): void {
     this.#entries = [];
   }

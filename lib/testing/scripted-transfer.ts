@@ -12,6 +12,7 @@ import { joinMoves, movedBytes, moveStride, type Moves } from './copy-moves.js';
 import type { ScriptedTransport } from './scripted-transport.js';
 import type { TransferFault, TransferPlan } from './transfer-script.js';
 
+/** One end of a scripted transfer. */
 export type TransferSide = 'source' | 'target';
 
 /** What one end of a scripted transfer sees. */
@@ -59,6 +60,7 @@ export class ScriptedHandle implements TransferHandle {
     this.transfer.attestDead(this);
   }
 
+  /** Sets the final status. */
   settle(status: TransferStatus, error: HandoffError | null): void {
     invariant(!this.isFinal, 'a transfer ends once', { tag: this.transfer.tag, status: this.status, next: status });
     this.status = status;
@@ -150,6 +152,7 @@ export class ScriptedTransfer {
     return handle;
   }
 
+  /** Its owner asks to stop. */
   cancel(handle: ScriptedHandle): void {
     if (this.#cancelled || handle.status !== 'active') return;
     this.#cancelled = true;
@@ -166,6 +169,7 @@ export class ScriptedTransfer {
     else this.#after(this.plan.cancelAfterMs, stop);
   }
 
+  /** Its peer is attested dead. */
   attestDead(handle: ScriptedHandle): void {
     if (handle.isFinal) return;
     const peerSide = handle.side === 'target' ? 'source' : 'target';

@@ -22,6 +22,7 @@ import { expandMoves } from './copy-moves.js';
 import type { ScriptedNetwork } from './scripted-network.js';
 import type { ConnectPlan } from './transfer-script.js';
 
+/** How a `ScriptedTransport` behaves. */
 export interface ScriptedTransportOptions {
   /** Both ends use the same. Default `scripted`. */
   readonly name?: string;
@@ -69,6 +70,7 @@ class ScriptedPeer implements Peer {
   }
 }
 
+/** A transport over plain memory whose faults are scripted. */
 export class ScriptedTransport implements Transport {
   readonly name: string;
   readonly capabilities: TransportCapabilities;

@@ -35,6 +35,7 @@ export interface RunningRequest {
   verified: boolean;
 }
 
+/** The running requests of a `TestEngine`. */
 export class TestBatch {
   /** In order of admission. */
   readonly running = new Map<number, RunningRequest>();
@@ -46,9 +47,11 @@ export class TestBatch {
     readonly maxSequenceLength: number,
     /** Called before the engine writes a block that it allocated itself. */
     readonly willWrite: (block: number) => void,
+    /** Called with what is found wrong. */
     readonly violation: (message: string) => void,
   ) {}
 
+  /** Takes a request into the batch. */
   admit(request: PrefilledRequest): void {
     const running: RunningRequest = {
       request,

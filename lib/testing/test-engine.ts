@@ -23,6 +23,7 @@ import {
   type TestRankPosition,
 } from './test-memory.js';
 
+/** How a `TestEngine` is made. */
 export interface TestEngineOptions {
   readonly role: 'prefill' | 'decode';
   readonly clock: SimulatedClock;
@@ -61,6 +62,7 @@ export interface PrefillRun {
   readonly ready: Fence | null;
 }
 
+/** One rank of an engine without a model, for tests. */
 export class TestEngine implements EngineContext {
   readonly role: 'prefill' | 'decode';
   readonly model: string;

@@ -33,6 +33,7 @@ export interface TestRankPosition {
   readonly globalRank: number;
 }
 
+/** Axes of a test engine's attention buffer. */
 export type KvAxisName = Extract<AxisName, 'plane' | 'layer' | 'block' | 'token' | 'head' | 'dim'>;
 
 /** The reference's order, outermost first. */
@@ -112,6 +113,7 @@ function elementValue(mark: number, key: number): number {
   return Math.imul(mixed ^ (mixed >>> 15), 0x85ebca6b);
 }
 
+/** A test engine's state memory, where every byte has a value of its own. */
 export class TestMemory {
   readonly regions: readonly PlainRegion[];
   readonly kv: KvBuffers;
@@ -167,10 +169,12 @@ export class TestMemory {
     return this.#block.fault(block, mark);
   }
 
+  /** Fills a slot with the marks of a prompt. */
   fillSlot(slot: number, mark: number): void {
     for (const pattern of this.#slot) pattern.fill(slot, mark);
   }
 
+  /** What is wrong with a slot that should hold these marks; null: nothing. */
   slotFault(slot: number, mark: number): string | null {
     for (const pattern of this.#slot) {
       const fault = pattern.fault(slot, mark);

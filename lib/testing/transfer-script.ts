@@ -8,6 +8,7 @@ import type { SeededRandom } from './seeded-random.js';
 /** When a transfer that failed is known to be quiet: at once, after some time, or never (until the peer is attested dead). */
 export type QuietProof = 'now' | 'later' | 'never';
 
+/** The fault of one transfer, by name. */
 export type TransferFault =
   /** No byte ever moves, and nobody is told. */
   | { readonly kind: 'drop' }
@@ -78,8 +79,11 @@ export const smoothConnect: ConnectPlan = { outcome: 'ready', afterMs: 0 };
 
 /** One entry for each fault, ready for `ScriptedNetwork.planNext`. Times in simulated milliseconds. */
 export const faults = {
+  /** Never starts. */
   drop: (): Partial<TransferPlan> => ({ fault: { kind: 'drop' } }),
+  /** Starts late. */
   delay: (ms: number): Partial<TransferPlan> => ({ startAfterMs: ms }),
+  /** Is told to be changed twice. */
   duplicate: (times = 2, everyMs = 1): Partial<TransferPlan> => ({ fault: { kind: 'duplicate', times, everyMs } }),
   /** Stalls for ever after the first of two pieces. */
   stall: (): Partial<TransferPlan> => ({ pieces: 2, pieceMs: 1, fault: { kind: 'stall', afterPieces: 1 } }),
@@ -89,6 +93,7 @@ export const faults = {
     pieceMs: 1,
     fault: { kind: 'error', afterPieces: 1, proof, proofAfterMs, keepsWriting: false },
   }),
+  /** Ends well after it was cancelled. */
   lateDone: (afterMs = 10, end: 'done' | 'failed-quiet' = 'failed-quiet'): Partial<TransferPlan> => ({
     pieces: 2,
     pieceMs: 1,
@@ -104,11 +109,13 @@ export const faults = {
     pieceMs: 1,
     fault: { kind: 'error', afterPieces: 1, proof, proofAfterMs, keepsWriting: true },
   }),
+  /** `begin` throws. */
   beginThrows: (targetSafe: boolean, cleanupHandle = false): Partial<TransferPlan> => ({
     pieces: 2,
     pieceMs: 1,
     fault: { kind: 'begin-throws', targetSafe, cleanupHandle },
   }),
+  /** `poll` throws. */
   pollThrows: (times = 1): Partial<TransferPlan> => ({ fault: { kind: 'poll-throws', times } }),
   /** The source dies after the first of two pieces. */
   peerRestart: (outcome: PeerDeathPlan['outcome'] = 'noticed', lingerMs = 0): Partial<TransferPlan> => ({
@@ -138,7 +145,9 @@ export interface FaultRates {
 
 /** What decides the plans of a network's transfers and connections, in the order in which they begin. */
 export interface NetworkScript {
+  /** The plan of a transfer. */
   transfer(): Partial<TransferPlan>;
+  /** The plan of a connection. */
   connect(): Partial<ConnectPlan>;
 }
 

@@ -21,6 +21,7 @@ export interface WantedRange {
   readonly bytes: number;
 }
 
+/** What else a program must satisfy. */
 export interface CheckOptions {
   readonly wanted?: readonly WantedRange[];
 }

@@ -61,11 +61,13 @@ export interface Table {
   };
 }
 
+/** What one transfer moves: rectangles over registered regions, and their block tables. */
 export interface CopyProgram {
   readonly rectangles: readonly Rectangle[];
   readonly tables: readonly Table[];
 }
 
+/** Loops of one rectangle, at most. */
 export const loopsMax = 5;
 export const rectanglesMax = 65_536;
 export const tablesMax = 65_536;

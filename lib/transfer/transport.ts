@@ -9,8 +9,10 @@ import type { HandoffError } from '../errors.js';
 import type { Region } from '../memory/region.js';
 import type { JsonValue } from '../json.js';
 
+/** Where a region lies. */
 export type MemoryKind = 'host' | 'cuda';
 
+/** What a transport can do; asked instead of its name. */
 export interface TransportCapabilities {
   /** `pull`: the target reads on its own. `push`: the source has to start too (two-sided). */
   readonly direction: 'pull' | 'push';
@@ -35,6 +37,7 @@ export interface TransportCapabilities {
  */
 export type TransferStatus = 'active' | 'done' | 'failed-quiet' | 'failed-active';
 
+/** One transfer under way; polled, never awaited. */
 export interface TransferHandle {
   /** Cheap, never blocks, may be called for ever; `done` and `failed-quiet` are final. */
   poll(): TransferStatus;
@@ -59,6 +62,7 @@ export interface SourceGenerations {
   readonly slotGenerations: BigUint64Array;
 }
 
+/** What `begin` is asked for. */
 export interface TransferRequest {
   /** Programs of one handoff; all must be done for the handle to be done. May be empty: done at once. */
   readonly programs: readonly CopyProgram[];
@@ -67,18 +71,22 @@ export interface TransferRequest {
   readonly tag: string;
 }
 
+/** Whether a connection can be used. */
 export type PeerStatus = 'connecting' | 'ready' | 'failed';
 
 /** A connection to one rank of a peer, cached by its grant's identity. */
 export interface Peer {
+  /** Never blocks. */
   status(): PeerStatus;
   readonly error: HandoffError | null;
+  /** Lets go of the connection once its transfers are over. Idempotent. */
   close(): void;
 }
 
 /** What a peer needs in order to read this rank's regions: plain JSON, opaque to everything but the same transport. */
 export type TransportGrant = JsonValue;
 
+/** One way of moving bytes between two processes. */
 export interface Transport {
   readonly name: string;
   readonly capabilities: TransportCapabilities;

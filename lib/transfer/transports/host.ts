@@ -26,6 +26,7 @@ export interface HostGenerations {
   readonly count: number;
 }
 
+/** How a `HostTransport` is made. */
 export interface HostTransportOptions {
   /** Source side: makes late readers of this side's blocks notice. */
   readonly blockGenerations?: HostGenerations;
@@ -47,6 +48,7 @@ export interface HostTransportOptions {
 const noIds = new Int32Array(0);
 const noGenerations = new BigUint64Array(0);
 
+/** Pulls from the memory of another process on this machine. */
 export class HostTransport implements Transport {
   readonly name = 'host';
   readonly capabilities: TransportCapabilities;
@@ -212,7 +214,7 @@ export class HostTransport implements Transport {
     this.stopListening();
   }
 
-  /** Drops a link that nobody uses. */
+  /** @internal Drops a link that nobody uses. */
   release(link: HostLink): void {
     link.disconnect();
     for (const [key, known] of this.links) {
