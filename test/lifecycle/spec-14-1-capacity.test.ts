@@ -184,6 +184,7 @@ describe('14.1.30 without room for all of it', () => {
     network.advance(1);
     await decode.step(3);
     expect(outcome).toMatchObject({ settled: 1, error: null });
+    expect(decode.seen('kvTransferReady')).toEqual([]); // nobody has to start a one-sided read
   });
 
   test('a smaller one behind it does not overtake', async () => {
@@ -328,6 +329,19 @@ describe('14.1.35 a two-sided import with one cached block', () => {
     expect(begun).toEqual([]);
     expect(decode.seen('kvTransferReady')).toHaveLength(before);
     expect(outcome).toMatchObject({ settled: 1, error: { code: 'NO_TRANSPORT' } });
+  });
+
+  test('announces nothing to a source that leaves out a rank', async () => {
+    const { network, prefill, decode, begun } = await createWorld({}, { tpSize: 2 }, twoSided);
+    const prompt = promptOf(4);
+    const ticket = prefill.handOver(1, prompt);
+    const kvMeta = { ...ticket.kvMeta, tp_metas: (ticket.kvMeta['tp_metas'] as object[]).slice(0, 1) };
+    const outcome = decode.add(1, prompt, { ...ticket, kvMeta });
+    network.advance(1);
+    await decode.step();
+    expect(outcome).toMatchObject({ settled: 1, error: { code: 'INCOMPATIBLE' } });
+    expect(begun).toEqual([]);
+    expect(decode.seen('kvTransferReady')).toEqual([]);
   });
 
   test('announces before the receive where the connection is still coming up', async () => {
