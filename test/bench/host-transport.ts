@@ -6,7 +6,7 @@
  */
 import { fork, type ChildProcess } from 'node:child_process';
 import { availableParallelism, cpus } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { JsonObject } from '../../lib/json.js';
 import { allocateHostRegion } from '../../lib/memory/host-region.js';
 import type { Region } from '../../lib/memory/region.js';
@@ -17,6 +17,7 @@ import type { HostPeer } from '../../lib/transfer/transports/host-peer.js';
 import type { BenchRow } from '../support/bench-row.js';
 import { eachFragment } from '../support/program-oracle.js';
 
+const packageRoot = dirname(require.resolve('state-handoff/package.json'));
 const poolBytes = 512 << 20;
 const movedBytes = 256 << 20;
 const seed = 12_345;
@@ -100,7 +101,7 @@ class Rig {
   }
 
   static async start(): Promise<Rig> {
-    const child = fork(join(__dirname, '..', '..', '..', 'test', 'support', 'host-end-child.js'), {
+    const child = fork(join(packageRoot, 'test', 'support', 'host-end-child.js'), {
       serialization: 'advanced',
     });
     child.send({ id: 1, command: 'open', bytes: poolBytes, seed });

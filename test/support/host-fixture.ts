@@ -3,8 +3,6 @@ import { readdirSync, readFileSync } from 'node:fs';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import type { Peer, SourceGenerations, TransferHandle, TransferRequest } from '../../lib/transfer/transport.js';
 
-export const noGenerations: SourceGenerations | null = null;
-
 /** Whole blocks, the rows of one table. */
 export function blockProgram(source: Int32Array, target: Int32Array, blockBytes: number): CopyProgram {
   return {
