@@ -229,9 +229,12 @@ describe('ends in the middle', () => {
     expect(run.out()).toBe('');
   });
 
-  test('Ctrl-C, which reaches the workers too', async () => {
+  test('Ctrl-C reaches the workers too, which leave it to the router', async () => {
     const { run, children } = await midway();
-    for (const id of [...children, run.process.pid!]) process.kill(id, 'SIGINT');
+    for (const id of children) process.kill(id, 'SIGINT');
+    // They go on: the stage comes to its end.
+    await run.sees(/what decode has already/);
+    run.process.kill('SIGINT');
     expect(await run.ended).toEqual({ status: 130, signal: null });
     expect(run.err()).not.toMatch(/uncalled|cannot go on/);
   });
@@ -240,6 +243,31 @@ describe('ends in the middle', () => {
     const { run, children } = await midway();
     run.process.kill('SIGKILL');
     await gone(children);
+  });
+
+  test('a worker without a router does not finish its work first', async () => {
+    const worker = fork(join(compiled, 'prefill-worker.js'), { stdio: 'ignore' });
+    running.add(worker);
+    const ended = new Promise((resolve) => worker.once('exit', resolve));
+    const heard = (kind: string): Promise<void> =>
+      new Promise((resolve) => {
+        worker.on('message', (message: { kind: string }) => {
+          if (message.kind === kind) resolve();
+        });
+      });
+    const ready = heard('ready');
+    const engine = { kind: 'attention', layers: 1, proposals: 0, seed: 1, blockSize: 16, blocks: 8192, chunk: 16 };
+    worker.send({ kind: 'start', engine: { ...engine, maxRequests: 1, transport: 'host', corrupt: false } });
+    await ready;
+    const busy = heard('busy');
+    // Minutes of work.
+    const prompt = Array.from({ length: 100_000 }, (_, index) => index % 256);
+    const sampling = { num_tokens_to_generate: 1, termination_id: -1 };
+    worker.send({ kind: 'prompt', id: 'endless', prompt, sampling });
+    await busy;
+    worker.disconnect();
+    expect(await ended).toBe(0);
+    running.delete(worker);
   });
 
   test.each([0, 1])('a worker that is killed is named, and the others end (worker %i)', async (index) => {
