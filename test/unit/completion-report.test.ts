@@ -42,6 +42,11 @@ describe('completion report', () => {
     );
   });
 
+  it('carries the largest ids there are', () => {
+    const largest = { requestId: Number.MAX_SAFE_INTEGER, rank: 2 ** 31 - 1, failed: true, sourceSafe: false };
+    expect(decodeCompletionReport(encodeCompletionReport(largest))).toEqual(largest);
+  });
+
   it('refuses what is no byte array', () => {
     expect(() => decodeCompletionReport('x'.repeat(14) as never)).toThrow(
       expect.objectContaining({ code: 'ARGUMENT_INVALID' }),

@@ -50,6 +50,11 @@ describe('decodeAdmission', () => {
     );
   });
 
+  it('takes sequences up to the last 32-bit position', () => {
+    const { positions } = decodeAdmission({ promptTokens: 2147483583, resumeTokens: 64, blockSize: 2147483647 });
+    expect(positions.at(-1)).toBe(2147483646);
+  });
+
   it.each([
     [
       { promptTokens: -1, resumeTokens: 1, blockSize: 4 },

@@ -127,6 +127,14 @@ describe('parseKvMeta', () => {
     });
   });
 
+  it('takes a source without generations', () => {
+    const meta = changedKvMeta(hybridShape, (it) => {
+      it['handoff'].block_generations = null;
+      delete it['handoff'].slot_generation;
+    });
+    expect(parseKvMeta(meta, sampleBlocks)).toMatchObject({ blockGenerations: null, slotGeneration: null });
+  });
+
   it('is not led by inherited keys', () => {
     const meta = Object.assign(Object.create({ tp_metas: [] }) as Meta, sampleKvMeta(smallShape));
     expect(parseKvMeta(meta, sampleBlocks).ranks).toHaveLength(1);

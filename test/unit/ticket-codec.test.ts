@@ -264,6 +264,10 @@ describe('ticketFromParams', () => {
     const params = { request_id: 7, block_ids: [1, 2], kv_meta: { tp_metas: [{ rank: 0 }], handoff: null } };
     expect(ticketFromParams(params)).toEqual({ requestId: 7, blockIds: [1, 2], kvMeta: params.kv_meta, handoff: null });
     expect(disaggregatedParams(ticketFromParams(params))).toEqual(params);
-    expect(() => ticketFromParams([])).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
+    expect(() => ticketFromParams([])).toThrow(
+      expect.objectContaining({ code: 'TICKET_INVALID', message: 'ticket: expected a map, got an array of 0' }),
+    );
+    const longest = { ...params, request_id: 'x'.repeat(256) };
+    expect(ticketFromParams(longest).requestId).toBe(longest.request_id);
   });
 });

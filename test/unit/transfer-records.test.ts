@@ -29,6 +29,10 @@ describe('transferPeerRecords', () => {
     expect(transferPeerRecords({ block_ids: [4] }, [9])[0]?.blockIds).toEqual([4]);
   });
 
+  it('takes the largest id there is', () => {
+    expect(transferPeerRecords({ block_ids: [2147483647] }, [])[0]?.blockIds).toEqual([2147483647]);
+  });
+
   it('reads source ids from a typed array too', () => {
     expect(transferPeerRecords({}, Int32Array.of(3, 4))[0]?.blockIds).toEqual(Int32Array.of(3, 4));
   });
@@ -148,7 +152,29 @@ describe('dropPrefix', () => {
     );
   });
 
+  it('gives back the very metadata when nothing is left out', () => {
+    const meta = { tp_metas: [{ block_ids: [1] }] };
+    const ids = [1];
+    const { kvMeta, sourceBlockIds } = dropPrefix(meta, ids, 0);
+    expect(kvMeta).toBe(meta);
+    expect(sourceBlockIds).toEqual(ids);
+    expect(sourceBlockIds).not.toBe(ids);
+  });
+
+  it('passes over what is no map, as the reference does', () => {
+    expect(dropPrefix({ tp_metas: [7, null] }, [1, 2], 1)).toEqual({
+      kvMeta: { tp_metas: [7, null] },
+      sourceBlockIds: [2],
+    });
+  });
+
   it('bounds nesting', () => {
+    const nested = (depth: number): unknown => (depth === 0 ? { block_ids: [1] } : [nested(depth - 1)]);
+    expect(dropPrefix(nested(8), [1], 1).sourceBlockIds).toEqual([]);
+    expect(() => dropPrefix(nested(9), [1], 1)).toThrow('expected at most 8 levels, got an object');
+    const inMaps = (depth: number): unknown => (depth === 0 ? {} : { tp_metas: inMaps(depth - 1) });
+    expect(() => dropPrefix(inMaps(9), [1], 1)).toThrow('kvMeta.tp_metas.tp_metas');
+
     let meta: unknown = { block_ids: [1] };
     for (let depth = 0; depth < 100_000; depth++) meta = [meta];
     expect(() => dropPrefix(meta, [1], 1)).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
