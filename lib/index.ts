@@ -50,7 +50,14 @@ export {
 } from './control/in-process-rank-group.js';
 export type { LogRecord, RankGroup, StepFrame } from './control/rank-group.js';
 
-export { loopsMax, type CopyProgram, type Loop, type Rectangle, type Table } from './transfer/copy-program.js';
+export { describe as describeProgram, loopsMax, programBytes } from './transfer/copy-program.js';
+export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
+export { planKv, type KvEndpoint } from './transfer/plan-kv.js';
+export { planSsm, type SsmEndpoint } from './transfer/plan-ssm.js';
+export { rectangleBetween, type AxisRange, type RectangleTemplate } from './transfer/rectangle.js';
+export { orderTransports, selectTransport } from './transfer/transport-registry.js';
+export type { Grants, TransportEntry, TransportTable } from './transfer/transport-registry.js';
+export { shippedTransports } from './transfer/transports/shipped.js';
 export { checkProgram, type CheckOptions, type WantedRange } from './transfer/check-program.js';
 export type {
   MemoryKind,

@@ -8,6 +8,7 @@
 import { argumentError, HandoffError } from '../errors.js';
 import type { Transport, TransportGrant } from './transport.js';
 
+/** A transport by name, for a table of preferences. */
 export interface TransportEntry<Options = never> {
   /** Unique in a table; the key of its grants. */
   readonly name: string;

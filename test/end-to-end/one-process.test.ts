@@ -52,7 +52,12 @@ describe.each<ModelKind>(['attention', 'hybrid'])('%s model', (kind) => {
       prefillEngine.step();
       const finished = prefillEngine.takeFinishedPrefills();
       const prepared = prefill.prepareHandoffMetadataBatch(
-        finished.map((each) => ({ ...each, promptTokens: each.prompt.length, doKvHandoff: true, returnLogProbs: false })),
+        finished.map((each) => ({
+          ...each,
+          promptTokens: each.prompt.length,
+          doKvHandoff: true,
+          returnLogProbs: false,
+        })),
       );
       for (const each of finished) ticket = encodeTicket(prefill.captureHandoffMeta(each, prepared));
       prefillEngine.cleanupFinished();

@@ -19,4 +19,5 @@ export const hostTransportEntry: TransportEntry<HostTransportOptions | undefined
   },
 };
 
+/** The table that `setupKvTransfer` orders by name. */
 export const shippedTransports = [hostTransportEntry] as const;
