@@ -108,6 +108,9 @@ export function checkModel(config: ModelConfig): void {
   requireInteger('model.attention.headDim', attention.headDim, 2);
   requireInteger('model.attention.kvHeads', attention.kvHeads, 1, attention.heads);
   requireMultiple('model.attention.heads', attention.heads, attention.kvHeads);
+  if (!(attention.ropeTheta > 0 && attention.ropeTheta < Infinity)) {
+    throw badInput('model.attention.ropeTheta', 'a number above 0', attention.ropeTheta);
+  }
   requireMultiple('model.attention.headDim', attention.headDim, 2);
   requireMultiple('model.dModel', config.dModel, shardCount);
   requireMultiple('model.attention.heads * headDim', attention.heads * attention.headDim, shardCount);

@@ -56,6 +56,10 @@ describe('a model configuration', () => {
       'model.attention.heads * headDim: expected a multiple of 8, got 12',
       { attention: { ...hybrid.attention, heads: 2, headDim: 6 } },
     ],
+    [
+      'model.attention.ropeTheta: expected a number above 0, got 0',
+      { attention: { ...hybrid.attention, ropeTheta: 0 } },
+    ],
     ['model.ssm: expected dimensions if and only if a layer is an SSM layer, got null', { ssm: null }],
     ['model.ssm: expected dimensions if and only if a layer is an SSM layer, got an object', { ssm: hybrid.ssm }, moe],
     ['model.ssm.dConv: expected an integer in [1, 2147483647], got 0', { ssm: { ...hybrid.ssm!, dConv: 0 } }],
