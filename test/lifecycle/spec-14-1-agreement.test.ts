@@ -207,3 +207,26 @@ describe('deadlines end requests and not holds on memory (I9)', () => {
     expect(decode.handoff.inspect().quarantine).toEqual([]);
   });
 });
+
+describe('a rank whose one leg fails stops its others at once, before any record says so', () => {
+  test.each([
+    ['in transfer', faults.error('now')],
+    ['as it begins', faults.beginThrows(true)],
+  ])('%s', async (_when, failing) => {
+    const { network, prefill, decode, begun } = await createWorld({ tpSize: 2 }, { ppSize: 2 });
+    const worker = decode.ranks[1]!.transport;
+    network.planNext({ pieces: 4, pieceMs: 100 }, (_source, target) => target === worker);
+    network.planNext(failing, (_source, target) => target === worker);
+    const prompt = promptOf(4);
+    const outcome = decode.add(1, prompt, prefill.handOver(1, prompt));
+    decode.schedule();
+    const [other] = begun.filter(({ target }) => target === worker);
+    network.advance(1);
+    decode.poll();
+    expect(other!.targetEnd!.status).toBe('failed-quiet');
+    await settle();
+    expect(outcome.settled).toBe(0);
+    await decode.step(2);
+    expect(outcome).toMatchObject({ settled: 1, error: { code: 'PEER_RANK_FAILED' } });
+  });
+});
