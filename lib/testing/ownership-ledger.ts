@@ -5,6 +5,7 @@
  * every write must still find the same owner there, no block may be given back before its transfers are quiet, and no
  * source may be reused under a reader that would not notice.
  */
+import type { PrefilledRequest } from '../engine-context.js';
 import { HandoffError } from '../errors.js';
 import type { ScriptedNetwork } from './scripted-network.js';
 import type { ScriptedTransfer } from './scripted-transfer.js';
@@ -131,7 +132,11 @@ export class OwnershipLedger {
   unwatch(transport: ScriptedTransport): void {
     this.#ranks.get(transport)?.detach.forEach((detach) => detach());
     this.#ranks.delete(transport);
-    for (const [transfer] of this.#transfers) if (transfer.target === transport) this.#transfers.delete(transfer);
+    for (const [transfer, { source, isBlind }] of this.#transfers) {
+      if (transfer.target !== transport) continue;
+      this.#transfers.delete(transfer);
+      if (isBlind) for (const key of source.keys) source.memory.blindReaders[key]!--;
+    }
   }
 
   /** Blocks and slots of a rank that may still be written. */
@@ -144,6 +149,28 @@ export class OwnershipLedger {
       blocks: keys.filter((key) => key < poolSize),
       slots: keys.filter((key) => key >= poolSize).map((key) => key - poolSize),
     };
+  }
+
+  /** Judges an admission: an engine must be given the fence that bytes of its blocks still wait for. */
+  admitted(transport: ScriptedTransport, request: PrefilledRequest): void {
+    const memory = this.#ranks.get(transport);
+    if (memory === undefined) return;
+    const keys = [...request.blocks].map((block) => memory.key(false, block));
+    if (request.slot !== null) keys.push(memory.key(true, request.slot));
+    for (const key of keys) {
+      for (const { tag, targetEnd } of memory.latest[key]!) {
+        const fence = targetEnd?.landed ?? null;
+        if (targetEnd?.status !== 'done') {
+          this.#violation(
+            `attempt ${request.attemptId} was admitted, and transfer ${tag} of its ${memory.name(key)} is ${targetEnd?.status}`,
+          );
+        } else if (fence !== null && !fence.isComplete() && (request.landed === null || request.landed.isComplete())) {
+          this.#violation(
+            `attempt ${request.attemptId} was admitted without the fence that ${memory.name(key)} waits for`,
+          );
+        }
+      }
+    }
   }
 
   #begin(transfer: ScriptedTransfer): void {

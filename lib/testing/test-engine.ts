@@ -85,6 +85,8 @@ export class TestEngine implements EngineContext {
   isScheduling = false;
   /** Called by `step` for each request that ends; the test tells the SDK. */
   onEnd: ((end: EngineEnd) => void) | null = null;
+  /** Called for each request that is given to this engine, before anything else. */
+  onAdmit: ((request: PrefilledRequest) => void) | null = null;
   /** Prompt tokens that this engine computed; a decode engine computes none (I10). */
   promptTokensComputed = 0;
   readonly #clock: SimulatedClock;
@@ -213,6 +215,7 @@ export class TestEngine implements EngineContext {
   }
 
   admitPrefilledDecode(request: PrefilledRequest): void {
+    this.onAdmit?.(request);
     const { running } = this.batch;
     const blame = (what: string): void => this.#violation(`attempt ${request.attemptId} ${what}`);
     if (this.role !== 'decode') blame('was given to a prefill engine');

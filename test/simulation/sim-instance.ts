@@ -156,7 +156,7 @@ export class SimInstance {
       const transport = new ScriptedTransport(network, {
         direction: worldPlan.direction,
         provesQuietOnCancel: worldPlan.provesQuietOnCancel,
-        ...(plan.role === 'prefill'
+        ...(plan.role === 'prefill' && worldPlan.noticesLateReads
           ? {
               generations:
                 engine.slots === null ? { blocks: engine.blocks } : { blocks: engine.blocks, slots: engine.slots },
@@ -187,6 +187,7 @@ export class SimInstance {
         engine: rank.engine,
       });
       this.#listen(rank);
+      rank.engine.onAdmit = (request) => world.ledger.admitted(rank.transport, request);
       rank.engine.onEnd = (end) => this.#engineEnded(rank, end);
       rank.digest = rank.poolDigest();
     }
@@ -225,6 +226,17 @@ export class SimInstance {
     for (const rank of this.ranks ?? []) this.wake(rank);
   }
 
+  /** A hash on its way belongs to an import that still brings it. */
+  #checkOwners({ name, handoff }: SimRank): void {
+    const { hashOwners, imports } = handoff.inspect();
+    for (const [hash, owner] of hashOwners) {
+      const state = imports.find(({ attemptId }) => attemptId === owner)?.state;
+      if (state === undefined || state === 'queued' || state === 'agreed' || state === 'admitted') {
+        this.world.violation(`${name}: hash ${hash} is owned by attempt ${owner}, which is ${state ?? 'over'}`);
+      }
+    }
+  }
+
   /** All invariants of one rank, and of the ranks with each other. */
   check(rank: SimRank): void {
     rank.checkedChanges = rank.changes;
@@ -236,7 +248,10 @@ export class SimInstance {
 
   checkAll(): void {
     if (this.ranks === null) return;
-    for (const rank of this.ranks) this.check(rank);
+    for (const rank of this.ranks) {
+      this.check(rank);
+      this.#checkOwners(rank);
+    }
     if (this.ranks.length === 1) return;
     const [violation] = checkEqualRanks(
       this.ranks.map((rank) => ({ ...rank.observed, logIndex: rank.steps, poolDigest: () => rank.digest })),

@@ -183,6 +183,8 @@ export class SimRouter {
     const isDuplicate = each.state === 'taken' || each.state === 'over';
     // A ticket that was sent twice may reach a second instance; only its own takes it again.
     if (isDuplicate && (each.decode !== decode.index || each.decodeIncarnation !== incarnation)) return;
+    // Nothing would tell a reader that comes after the release, so this router must not make one.
+    if (isDuplicate && !this.world.plan.noticesLateReads) return;
     const prefill = this.#prefillOf(each);
     if (!isDuplicate && this.world.plan.claims && prefill !== null) {
       const { instance, incarnation: name } = decode.identity;

@@ -31,6 +31,8 @@ export interface WorldPlan {
   readonly arrivalMs: number;
   readonly direction: 'pull' | 'push';
   readonly provesQuietOnCancel: boolean;
+  /** Whether sources have generations, so that a reader that comes too late notices. */
+  readonly noticesLateReads: boolean;
   /** Whether anything at all goes wrong; without faults every request must finish. */
   readonly hasFaults: boolean;
   readonly faults: FaultRates;
@@ -78,6 +80,7 @@ export function planWorld(seed: number): WorldPlan {
   };
   const hasFaults = random.chance(0.8);
   const isBig = random.chance(0.02);
+  const noticesLateReads = random.chance(0.85);
   const instances: InstancePlan[] = [];
   for (const role of ['prefill', 'decode'] as const) {
     const count = random.int(1, 3);
@@ -121,6 +124,7 @@ export function planWorld(seed: number): WorldPlan {
     arrivalMs,
     direction: random.chance(0.15) ? 'push' : 'pull',
     provesQuietOnCancel: random.chance(0.7),
+    noticesLateReads,
     hasFaults,
     faults,
     messages: { loss: rate(0.2), duplicate: rate(0.2), delayMsMax: random.pick([1, 4, 15]) },
@@ -133,7 +137,8 @@ export function planWorld(seed: number): WorldPlan {
     hogRate: random.chance(0.5) ? random.float() * 0.3 : 0,
     engineFailRate: rate(0.05),
     lateFenceRate: random.chance(0.4) ? random.float() * 0.5 : 0,
-    claims: random.chance(0.4),
+    // Where nobody notices a late read, a claim is what keeps a second reader out.
+    claims: !noticesLateReads || random.chance(0.4),
     deadlines: hasFaults
       ? {
           queueMs: random.pick([60, 300, 900]),

@@ -1,4 +1,5 @@
 /** The judges: the ownership ledger and the invariant checks must find each kind of wrong, and nothing where all is right. */
+import type { Fence, PrefilledRequest } from '../../lib/engine-context.js';
 import { HandoffError } from '../../lib/errors.js';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import type { TransferHandle } from '../../lib/transfer/transport.js';
@@ -245,6 +246,32 @@ describe('OwnershipLedger', () => {
     expect(each.found).toEqual([]);
   });
 
+  test('finds a request that is admitted before its bytes, or without the fence that they wait for', () => {
+    const each = world();
+    const admit = (blocks: Int32Array, landed: Fence | null): void =>
+      each.ledger.admitted(each.target.transport, {
+        attemptId: 1,
+        blocks,
+        slot: null,
+        landed,
+      } as unknown as PrefilledRequest);
+    const from = each.source.engine.blocks.allocate(1)!;
+    const early = each.target.engine.blocks.allocate(1)!;
+    const handle = each.begin(from, early, { startAfterMs: 1, landedAfterMs: 5 });
+    admit(early, null);
+    expect(each.found).toEqual([`attempt 1 was admitted, and transfer t0 of its d block ${early[0]} is active`]);
+    each.network.advance(1);
+    admit(early, null);
+    admit(early, { isComplete: () => true });
+    admit(early, handle.landed!);
+    expect(each.found.slice(1)).toEqual(
+      new Array(2).fill(`attempt 1 was admitted without the fence that d block ${early[0]} waits for`),
+    );
+    each.network.advance(5);
+    admit(early, null);
+    expect(each.found).toHaveLength(3);
+  });
+
   test('finds a block that is named before every rank has it', () => {
     const each = world();
     const other = each.make('decode', 'd1', 'decode', {});
@@ -274,6 +301,17 @@ describe('OwnershipLedger', () => {
     each.network.advance(10);
     each.target.engine.blocks.register(to, BigInt64Array.of(5n), BigInt64Array.of(0n));
     expect(each.found).toEqual([`d block ${to[0]} was named, but transfer late into d1 block ${to[0]} is active`]);
+  });
+
+  test('a reader whose process is gone blinds nobody', () => {
+    const each = world({}, false);
+    const from = each.source.engine.blocks.allocate(1)!;
+    each.begin(from, each.target.engine.blocks.allocate(1)!, faults.stall());
+    each.network.kill(each.target.transport);
+    each.ledger.unwatch(each.target.transport);
+    each.source.engine.blocks.release(from);
+    expect(each.source.engine.blocks.allocate(1)).toEqual(from);
+    expect(each.found).toEqual([]);
   });
 
   test('forgets a rank whose process is gone, and throws when nobody listens', () => {
