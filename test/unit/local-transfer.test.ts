@@ -196,6 +196,7 @@ describe('a start that throws', () => {
     (thrown) => {
       const f = fixture(1, {
         start: () => {
+          // eslint-disable-next-line @typescript-eslint/only-throw-error -- a transport of the host engine may throw anything
           throw thrown;
         },
       });
