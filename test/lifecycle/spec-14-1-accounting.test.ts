@@ -259,6 +259,25 @@ test('a source that is attested dead makes what was in doubt quiet, and only tha
   expect(decode.seen('kvReadDone')).toHaveLength(1);
 });
 
+test('a leg that may or may not have begun holds memory after the others are quiet, until its source is attested dead', async () => {
+  const { network, prefill, decode } = await createWorld({}, { ppSize: 2 });
+  network.planNext(faults.drop());
+  network.planNext(faults.beginThrows(false));
+  const prompt = promptOf(4);
+  const before = poolState(decode.engine.blocks).refs;
+  decode.add(1, prompt, prefill.handOver(1, prompt));
+  for (let i = 0; i < 3; i += 1) {
+    network.advance(100);
+    decode.poll();
+  }
+  await settle();
+  expect(poolState(decode.engine.blocks).refs).not.toEqual(before);
+  for (const { transport } of prefill.ranks) network.kill(transport);
+  decode.handoff.attestInstanceDead('prefill', 'boot-1');
+  decode.poll();
+  expect(poolState(decode.engine.blocks).refs).toEqual(before);
+});
+
 test('a transfer past its deadline is told to stop, and gives its memory back when it has', async () => {
   const { network, prefill, decode } = await createWorld({ handoff: { deadlines: { transferMs: 100 } } });
   network.planNext({ ...faults.drop(), cancelAfterMs: 5 });
