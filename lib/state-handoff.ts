@@ -339,7 +339,10 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
         metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
         const identity = { attemptId: 0, requestId, source: refOf(kvMeta) };
         this.notices.tellControlPlane('requestError', { ...identity, error, sourceSafe: true });
-        if (!decode.isReading(identity.source)) this.notices.tellControlPlane('kvReadDone', identity);
+        // A source without an identity is known by its label alone, and that label's first request still reads it.
+        const isLabelOfLiving = identity.source === null && error.code === 'DUPLICATE_REQUEST';
+        if (!isLabelOfLiving && !decode.isReading(identity.source))
+          this.notices.tellControlPlane('kvReadDone', identity);
         return Promise.reject(error);
       }
     });

@@ -185,6 +185,22 @@ describe('the same handoff twice', () => {
     },
   );
 
+  test('of a peer without fenced identity: a repeated label does not say that the first is read', async () => {
+    const network = world();
+    const { prefill, decode } = await pair(network);
+    const { ticket, prompt } = handOff(prefill);
+    const { handoff: _, ...kvMeta } = ticket.kvMeta;
+    const anonymous = { ticket: { ...ticket, kvMeta }, prompt };
+    network.planNext({ startAfterMs: 20 });
+    const first = add(decode, anonymous);
+    const second = add(decode, anonymous);
+    await settle();
+    expect(second.error!.code).toBe('DUPLICATE_REQUEST');
+    expect(heard(decode, 'kvReadDone')).toEqual([]);
+    await until(first, decode);
+    expect(heard(decode, 'kvReadDone')).toMatchObject([{ notice: { attemptId: 1, source: null } }]);
+  });
+
   test('a reject of what is being read does not release it', async () => {
     const network = world();
     const { prefill, decode } = await pair(network);
