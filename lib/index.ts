@@ -27,6 +27,7 @@ export {
 } from './memory/block-hash.js';
 export { BlockPool, type BlockPoolOptions, type BlockPoolSnapshot, type EvictionPolicy } from './memory/block-pool.js';
 export { Generations } from './memory/generations.js';
+export type { NativeGenerations } from './native/memory-types.js';
 export { allocateHostRegion, type HostRegionOptions } from './memory/host-region.js';
 export type { KvLayout } from './memory/kv-layout.js';
 export type { BlockPoolObserver } from './memory/pool-observers.js';
@@ -38,7 +39,12 @@ export type { FinishedPrefill, PreparedHandoffs } from './prefill/prefill-side.j
 export type { PinState } from './prefill/pin-ledger.js';
 export { encodeTicket, decodeTicket } from './ticket-codec.js';
 export { disaggregatedParams, ticketFromParams, type KvMeta, type Ticket } from './ticket.js';
-export { decodeAdmission, type DecodeAdmission, type DecodeAdmissionInput } from './decode/decode-admission.js';
+export {
+  decodeAdmission,
+  type AdmissionBlocks,
+  type DecodeAdmission,
+  type DecodeAdmissionInput,
+} from './decode/decode-admission.js';
 export type { TicketLimits } from './limits.js';
 export { checkCompatible, parseInstanceCard } from './compatibility.js';
 export type { Difference, InstanceCard, InstanceRole, KvSignature, SsmSignature } from './compatibility.js';

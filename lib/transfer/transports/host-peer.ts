@@ -66,8 +66,10 @@ export class HostPeer implements Peer {
   private closed = false;
 
   constructor(
-    readonly transport: { release(link: HostLink): void },
+    /** Whose peer it is. */
+    readonly transport: object,
     readonly link: HostLink,
+    private readonly release: (link: HostLink) => void,
   ) {
     link.users += 1;
   }
@@ -84,6 +86,6 @@ export class HostPeer implements Peer {
     if (this.closed) return;
     this.closed = true;
     this.link.users -= 1;
-    if (this.link.users === 0) this.transport.release(this.link);
+    if (this.link.users === 0) this.release(this.link);
   }
 }

@@ -129,7 +129,7 @@ export class HostTransport implements Transport {
       decoded = decodeHostGrant(grant);
       requireThisMachine(decoded);
     } catch (error) {
-      return new HostPeer(this, HostLink.failed(fromNative(error)));
+      return new HostPeer(this, HostLink.failed(fromNative(error)), (failed) => this.release(failed));
     }
     const key = JSON.stringify(encodeHostGrant(decoded));
     let link = this.links.get(key);
@@ -137,7 +137,7 @@ export class HostTransport implements Transport {
       link = HostLink.open(this.host, decoded, this.options.handshakeMs);
       this.links.set(key, link);
     }
-    return new HostPeer(this, link);
+    return new HostPeer(this, link, (unused) => this.release(unused));
   }
 
   begin(request: TransferRequest, peer: Peer): TransferHandle {
@@ -214,8 +214,8 @@ export class HostTransport implements Transport {
     this.stopListening();
   }
 
-  /** @internal Drops a link that nobody uses. */
-  release(link: HostLink): void {
+  /** Drops a link that nobody uses. */
+  private release(link: HostLink): void {
     link.disconnect();
     for (const [key, known] of this.links) {
       if (known === link) this.links.delete(key);
