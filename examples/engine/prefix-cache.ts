@@ -31,13 +31,25 @@ export class PrefixCache {
     return this.blocks.matchPrefix(request.hashes.subarray(0, reusable));
   }
 
-  /** Names the blocks that `request` has completed since the last time. */
+  /**
+   * Names the blocks that `request` has completed since the last time. Where another block has the same name already,
+   * its content is the same to the bit: the request takes that block and gives its own back. So the parent of a named
+   * block is always held by whoever holds the block, and a cached block without references can always be evicted.
+   */
   offer(request: Request): void {
     const complete = Math.min(request.hashes.length, Math.floor(request.computed / this.blockSize));
     const from = request.registered;
     if (complete <= from) return;
     const parents = new BigInt64Array(complete - from);
-    for (let i = from; i < complete; i++) parents[i - from] = i === 0 ? 0n : request.hashes[i - 1]!;
+    for (let i = from; i < complete; i++) {
+      parents[i - from] = i === 0 ? 0n : request.hashes[i - 1]!;
+      const own = request.blocks[i]!;
+      const holder = this.blocks.lookup(request.hashes[i]!);
+      if (holder < 0 || holder === own) continue;
+      this.blocks.retain(Int32Array.of(holder));
+      this.blocks.release(Int32Array.of(own));
+      request.blocks[i] = holder;
+    }
     this.blocks.register(request.blocks.slice(from, complete), request.hashes.slice(from, complete), parents);
     request.registered = complete;
   }

@@ -522,6 +522,27 @@ describe('the prefix cache', () => {
     expect(bitsOf(await second)).toBe(bitsOf(await first));
   });
 
+  test.each(['attention', 'hybrid'] as const)(
+    'keeps one copy of what two %s prompts computed at the same time',
+    async (kind) => {
+      const fixture = engineFixture({ model: smallModel(kind), prefillChunk: 8, maxTokensPerStep: 8 });
+      const samplingParams = { ...greedy, num_tokens_to_generate: 4 };
+      const start = promptOf(28);
+      const prompts = [start, [...start, ...promptOf(12, 8)], [...start, ...promptOf(12, 9)]];
+      const results = prompts.map((tokens, requestId) =>
+        fixture.engine.addRequest({ requestId, prompt: tokens, samplingParams }),
+      );
+      const other = engineFixture({ model: smallModel(kind) });
+      runUntilIdle(fixture.engine);
+      for (const [index, result] of results.entries()) {
+        expect(bitsOf(await result)).toBe(bitsOf(await generate(other.engine, prompts[index]!, samplingParams)));
+      }
+      // 7 blocks of the start, then 3 of each longer prompt.
+      expect(fixture.pool.evictableCount).toBe(13);
+      expectIdle(fixture);
+    },
+  );
+
   test('is kept apart by salt', async () => {
     const { engine } = engineFixture();
     await generate(engine, prompt, { cache_salt: 'a' });
