@@ -71,3 +71,42 @@ export {
   type TransferFault,
   type TransferPlan,
 } from './transfer-script.js';
+
+// Types of the package that the test kit's own signatures speak of.
+export type { Clock } from '../clock.js';
+export type { LogRecord, RankGroup, StepFrame } from '../control/rank-group.js';
+export type {
+  EngineContext,
+  Fence,
+  KvBuffers,
+  PrefilledRequest,
+  RequestId,
+  SamplingParams,
+  SsmBuffers,
+} from '../engine-context.js';
+export {
+  errorCodes,
+  type HandoffError,
+  type HandoffErrorCode,
+  type HandoffErrorInit,
+  type HandoffPhase,
+} from '../errors.js';
+export type { JsonValue } from '../json.js';
+export type { BlockAllocator, SlotAllocator } from '../memory/allocators.js';
+export type { Axis, AxisName, BufferGeometry } from '../memory/axes-geometry.js';
+export type { Region } from '../memory/region.js';
+export type { KvLayout } from '../memory/kv-layout.js';
+export type { SsmDims, SsmLayout } from '../memory/ssm-layout.js';
+export type { CopyProgram, Loop, Rectangle, Table } from '../transfer/copy-program.js';
+export type {
+  MemoryKind,
+  Peer,
+  PeerStatus,
+  SourceGenerations,
+  Transport,
+  TransportCapabilities,
+  TransportGrant,
+  TransferHandle,
+  TransferRequest,
+  TransferStatus,
+} from '../transfer/transport.js';

@@ -205,7 +205,7 @@ export class ScriptedTransport implements Transport {
   }
 
   /** @internal */
-  forgetPeer(peer: ScriptedPeer): void {
+  forgetPeer(peer: Peer): void {
     for (const [id, known] of this.#peers) if (known === peer) this.#peers.delete(id);
   }
 
