@@ -16,6 +16,7 @@ export interface DecodeAdmissionInput {
   readonly blockSize: number;
 }
 
+/** Blocks of an admitted request. */
 export interface AdmissionBlocks {
   /** Blocks of the prompt, a partial last one included. */
   readonly promptBlocks: number;

@@ -15,10 +15,14 @@ export const outcome = {
 
 export type NativeEvictionPolicy = 'none' | 'ref_zero' | 'lru';
 
+/** The addon's object behind `Generations`. */
 export interface NativeGenerations {
   readonly count: number;
+  /** The generation of an id now. */
   get(id: number): bigint;
+  /** Moves the generations of these ids. */
   advance(ids: Int32Array): void;
+  /** Lets go of the table; it lives on while a peer maps it. */
   close(): void;
 }
 
