@@ -251,13 +251,10 @@ export class SimRouter {
     }
     const reader = decode.leader?.handoff
       .inspect()
-      .imports.find(
-        ({ attemptId, state, requestId }) =>
-          requestId === each.label && attemptId !== notice.attemptId && state !== 'agreed' && state !== 'admitted',
-      );
+      .imports.find(({ state, requestId }) => requestId === each.label && state !== 'agreed' && state !== 'admitted');
     if (reader !== undefined) {
       this.world.violation(
-        `${each.label}: kvReadDone of attempt ${notice.attemptId} while attempt ${reader.attemptId} is ${reader.state}`,
+        `${each.label}: attempt ${notice.attemptId} reads no more, it says, and attempt ${reader.attemptId} is ${reader.state}`,
       );
     }
     this.#release(each, notice.source ?? each.ref!);
