@@ -2,7 +2,7 @@
 import { nativeMemory } from '../../examples/engine/native-memory.js';
 import { Engine } from '../../examples/engine/engine.js';
 import { smallModel, type ModelKind } from '../../examples/engine/config.js';
-import { BlockPool } from '../../lib/memory/block-pool.js';
+import type { BlockPool } from '../../lib/memory/block-pool.js';
 import { bitsOf, engineFixture, generate, greedy, promptOf, runUntilIdle } from '../support/engine-fixture.js';
 
 test.each<ModelKind>(['attention', 'hybrid', 'moe'])(
