@@ -38,6 +38,8 @@ class LeafOrder {
   int32_t PeekId(size_t distance) const;
 
   size_t count() const { return count_; }
+  // At most one for every 32 leaves, and two.
+  size_t chunks() const { return last_ - first_; }
   size_t bytes() const { return chunks_.bytes() + directory_.bytes(); }
   void Clear();
 

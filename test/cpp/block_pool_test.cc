@@ -2,6 +2,7 @@
 // itself over long random use with its own audit.
 #include "../../cuda/core/block_pool.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -71,23 +72,42 @@ TEST(leaf_order_is_a_sorted_set) {
   }
 }
 
+TEST(leaf_order_keeps_what_falls_between_full_chunks) {
+  LeafOrder order(1000);
+  std::set<Leaf> expected;
+  const auto insert = [&](int64_t time) {
+    const Leaf leaf{time, static_cast<int32_t>(expected.size())};
+    order.Insert(leaf);
+    expected.insert(leaf);
+  };
+  // Rising times fill chunks to the brim; then one time after each, from the last to the first, and before them all.
+  for (int64_t time = 0; time < 400; ++time) insert(time * 10);
+  for (int64_t time = 400; time-- > 0;) insert(time * 10 + 5);
+  insert(-1);
+  CheckSame(order, expected);
+}
+
 TEST(leaf_order_stays_within_its_memory_when_thinned_out) {
   constexpr int32_t kLeaves = 50000;
   LeafOrder order(kLeaves);
   std::set<Leaf> expected;
-  // Fill, leave one in forty, fill again between those: without merging, the chunks would run out.
-  for (int round = 0; round < 4; ++round) {
+  // Fill, leave one in forty, fill again between those: without merging, the chunks would run out. From either end, so
+  // that the thin neighbour stands now before and now behind.
+  for (int32_t round = 0; round < 4; ++round) {
     for (int32_t id = 0; id < kLeaves; ++id) {
       const Leaf leaf{id % 1000, id};
       if (expected.insert(leaf).second) order.Insert(leaf);
     }
     CHECK_EQUAL(order.count(), static_cast<size_t>(kLeaves));
-    for (int32_t id = 0; id < kLeaves; ++id) {
-      if (id % 40 == round) continue;
-      order.Erase({id % 1000, id});
-      expected.erase({id % 1000, id});
+    std::vector<Leaf> leaves(expected.begin(), expected.end());
+    if (round % 2 == 1) std::reverse(leaves.begin(), leaves.end());
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      if (i % 40 == 0) continue;
+      order.Erase(leaves[i]);
+      expected.erase(leaves[i]);
     }
     CheckSame(order, expected);
+    CHECK(order.chunks() <= order.count() / 32 + 2);
   }
   CHECK_EQUAL(CodeOf([&] { order.Erase({5, 6}); }), "INVARIANT");
 }
