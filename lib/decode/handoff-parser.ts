@@ -192,7 +192,7 @@ function parseResumeLogProbs(kvMeta: Fields): readonly number[] | null {
   const value = own(kvMeta, 'resume_log_probs');
   if (value === undefined || value === null) return null;
   const logProbs = listField(kvMeta, 'resume_log_probs', 'kvMeta', 1, 'RESUME_TOKENS_INVALID');
-  if (logProbs.length !== 1 || typeof logProbs[0] !== 'number' || !Number.isFinite(logProbs[0])) {
+  if (logProbs.length !== 1 || !Number.isFinite(logProbs[0])) {
     throw argumentError('kvMeta.resume_log_probs', 'one finite number', value, 'RESUME_TOKENS_INVALID');
   }
   return logProbs as readonly number[];

@@ -96,6 +96,8 @@ describe('checkCompatible', () => {
 describe('parseInstanceCard', () => {
   it('reads a card that came as JSON and leaves unknown keys out', () => {
     expect(parseInstanceCard(JSON.parse(JSON.stringify({ ...prefill, more: 1 })))).toEqual(prefill);
+    const short = { ...prefill, transports: ['h'], model: 'x'.repeat(256) };
+    expect(parseInstanceCard(short)).toEqual(short);
     expect(parseInstanceCard({ ...prefill, ssm: null })).toEqual({ ...prefill, ssm: null });
   });
 

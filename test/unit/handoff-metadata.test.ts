@@ -100,6 +100,18 @@ describe('exportKvDescriptor', () => {
     expect(exported({ ...kvBuffers(smallShape, 0, 0), buffers })).not.toHaveProperty('num_outer');
   });
 
+  it('does not say one of two buffers as if it were all', () => {
+    const whole = kvBuffers({ ...smallShape, layers: 2 }, 0, 0);
+    const { buffers, layout } = whole;
+    const halves = {
+      layout: { ...layout, layerEnd: 4, numLayersGlobal: 4 },
+      buffers: [buffers[0]!, buffers[0]!],
+      layerStarts: [0, 2],
+    };
+    expect(exported(halves)).not.toHaveProperty('base_addr');
+    expect(exported(halves)['geometry']).toMatchObject([{ layer_start: 0 }, { layer_start: 2 }]);
+  });
+
   it('says no address where nobody reads by address', () => {
     expect(describeInstance(smallShape).rankDescriptors[0]).not.toHaveProperty('base_addr');
     expect(describeInstance({ ...smallShape, hasAddresses: true }).rankDescriptors[0]).toHaveProperty('base_addr');

@@ -135,6 +135,17 @@ describe('parseKvMeta', () => {
     expect(parseKvMeta(meta, sampleBlocks)).toMatchObject({ blockGenerations: null, slotGeneration: null });
   });
 
+  it('takes names as long as they may be', () => {
+    const longest = 'x'.repeat(256);
+    const meta = changedKvMeta(smallShape, (it) => {
+      it['transports'] = { [longest]: 1 };
+      it['handoff'].instance = longest;
+    });
+    const parsed = parseKvMeta(meta, sampleBlocks);
+    expect(parsed.ranks[0]!.transports).toEqual({ [longest]: 1 });
+    expect(parsed.handoff!.instance).toBe(longest);
+  });
+
   it('is not led by inherited keys', () => {
     const meta = Object.assign(Object.create({ tp_metas: [] }) as Meta, sampleKvMeta(smallShape));
     expect(parseKvMeta(meta, sampleBlocks).ranks).toHaveLength(1);

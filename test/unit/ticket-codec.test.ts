@@ -53,14 +53,14 @@ describe('encodeTicket', () => {
 
   it('writes them as tagged values elsewhere, and leaves texts that only look like it alone', () => {
     const kvMeta = {
-      transports: { nixl: { base_addr: '12', size: 1n << 63n, low: -(1n << 63n) } },
+      transports: { nixl: { base_addr: '12', size: 1n << 63n, most: (1n << 64n) - 1n, low: -(1n << 63n) } },
       list: [1n],
       base_addr: 3n,
     };
     const text = encodeTicket(plain(kvMeta));
     expect(text).toBe(
       '{"version":1,"request_id":1,"block_ids":[1],"kv_meta":{"transports":{"nixl":{"base_addr":"12","size":{"$int64":"9223372036854775808"},' +
-        '"low":{"$int64":"-9223372036854775808"}}},"list":[{"$int64":"1"}],"base_addr":"3"}}',
+        '"most":{"$int64":"18446744073709551615"},"low":{"$int64":"-9223372036854775808"}}},"list":[{"$int64":"1"}],"base_addr":"3"}}',
     );
     expect(decodeTicket(text)).toEqual(plain(kvMeta));
   });
@@ -233,6 +233,12 @@ describe('decodeTicket', () => {
   });
 
   it('refuses nesting that would exhaust the stack', () => {
+    const nested = (depth: number) =>
+      `{"version":1,"request_id":1,"block_ids":[1],"kv_meta":{"x":${'['.repeat(depth)}${']'.repeat(depth)}}}`;
+    // The ticket itself and kv_meta are two levels, and the innermost list is one of its own.
+    const deepest = decodeTicket(nested(31));
+    expect(decodeTicket(encodeTicket(deepest))).toEqual(deepest);
+    expect(() => decodeTicket(nested(32))).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
     for (const depth of [40, 1_000_000]) {
       const input = `{"version":1,"request_id":1,"block_ids":[1],"kv_meta":{"x":${'['.repeat(depth)}${']'.repeat(depth)}}}`;
       expect(() => decodeTicket(input)).toThrow(

@@ -67,6 +67,9 @@ describe('expectEqual', () => {
 describe('render', () => {
   it('is short', () => {
     expect(render(Array.from({ length: 1000 }, () => 1))).toHaveLength(201);
+    expect(render('x'.repeat(198))).toBe(`"${'x'.repeat(198)}"`);
+    expect(render([[[[[[[[1]]]]]]]])).toBe('[[[[[[[…]]]]]]]');
+    expect(render({ a: { a: { a: { a: { a: { a: { a: [] } } } } } } })).toContain('{"a": …}');
     expect(render(BigUint64Array.of(1n))).toBe('[1]');
   });
 });
