@@ -65,3 +65,11 @@ export function refOf(kvMeta: unknown): HandoffRef | null {
     return null;
   return { instance, incarnation, handoffId, epoch };
 }
+
+/** How long to wait, in milliseconds. @throws `ARGUMENT_INVALID` */
+export function checkDeadline(value: number | undefined, fallback: number): number {
+  if (value === undefined) return fallback;
+  if (typeof value !== 'number' || !(value >= 0))
+    throw argumentError('options.deadlineMs', 'a number of at least 0', value);
+  return value;
+}

@@ -17,7 +17,15 @@ import { inspectionOf, loadOf, type Inspection, type Load } from './observe/insp
 import type { MetricsSnapshot } from './observe/metrics.js';
 import { compileOptions, type CompiledOptions, type StateHandoffOptions } from './options.js';
 import type { FinishedPrefill, PrefillSide, PreparedHandoffs } from './prefill/prefill-side.js';
-import { checkBlockCount, checkLabel, checkPrompt, checkSamplingParams, refOf, requireOwner } from './request-input.js';
+import {
+  checkBlockCount,
+  checkDeadline,
+  checkLabel,
+  checkPrompt,
+  checkSamplingParams,
+  refOf,
+  requireOwner,
+} from './request-input.js';
 import type { LogCarrier } from './schedule-log.js';
 import { buildTransports, generationsOf, type Backend } from './setup/build-transports.js';
 import { checkContext, type Role } from './setup/check-context.js';
@@ -488,10 +496,10 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   async resetPendingKvImports(options: { readonly deadlineMs?: number } = {}): Promise<void> {
     const running = this.requireRunning();
     const { decode, prefill, log } = running;
+    const deadline = this.options.clock.now() + checkDeadline(options.deadlineMs, 30_000);
     if (decode !== null && log.rank === 0) {
       this.notices.call(() => decode.abortAll());
     }
-    const deadline = this.options.clock.now() + (options.deadlineMs ?? 30_000);
     const busy = (): boolean => (decode?.pendingCount ?? 0) + (prefill?.role.pendingPushCount ?? 0) > 0;
     for (this.pollOnce(running); busy(); this.pollOnce(running)) {
       if (this.options.clock.now() >= deadline) break;
@@ -521,8 +529,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** Takes no more, and resolves when nothing is under way or pinned. @throws (rejects) `DRAIN_DEADLINE` */
   async drain(options: { readonly deadlineMs?: number } = {}): Promise<void> {
     const running = this.requireRunning();
+    const deadline = this.options.clock.now() + checkDeadline(options.deadlineMs, 60_000);
     this.state = 'draining';
-    const deadline = this.options.clock.now() + (options.deadlineMs ?? 60_000);
     for (this.pollOnce(running); this.openWork(running) > 0; this.pollOnce(running)) {
       if (this.options.clock.now() >= deadline) {
         throw new HandoffError(
