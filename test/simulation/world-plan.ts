@@ -58,25 +58,27 @@ export interface WorldPlan {
   readonly maxInFlightBlocks: number | null;
 }
 
-/** Every layout that a model of 4 heads, 2 layers and 4 SSM groups can have on 1 to 4 ranks. */
+/** Tensor by pipeline: layouts of 1 to 4 ranks; three stages need three layers. */
 const layouts = [
   [1, 1],
   [2, 1],
   [1, 2],
   [2, 2],
   [4, 1],
+  [1, 3],
 ] as const;
 
 export function planWorld(seed: number): WorldPlan {
   const random = new SeededRandom(seed);
   const isHybrid = random.chance(0.3);
+  const layers = random.int(2, 3);
   const shape: TestModelShape = {
-    layers: 2,
+    layers,
     kvHeads: random.chance(0.15) ? 2 : 4,
     headDim: 1,
     blockSize: random.pick([2, 4]),
     elementBytes: 4,
-    ssm: isHybrid ? { layers: 2, dims: { nheads: 4, headdim: 1, dState: 1, ngroups: 4, dConv: 2 } } : null,
+    ssm: isHybrid ? { layers, dims: { nheads: 4, headdim: 1, dState: 1, ngroups: 4, dConv: 2 } } : null,
   };
   const hasFaults = random.chance(0.8);
   const isBig = random.chance(0.02);
@@ -85,7 +87,7 @@ export function planWorld(seed: number): WorldPlan {
   for (const role of ['prefill', 'decode'] as const) {
     const count = random.int(1, 3);
     for (let index = 0; index < count; index++) {
-      const [tpSize, ppSize] = random.chance(0.45) ? layouts[0] : random.pick(layouts);
+      const [tpSize, ppSize] = random.chance(0.4) ? layouts[0] : random.pick(layouts.slice(0, layers === 3 ? 6 : 5));
       instances.push({
         name: `${role}${index}`,
         role,

@@ -20,7 +20,9 @@ import { planWorld, type WorldPlan } from './world-plan.js';
 /** Time that faults have after the last arrival. */
 const troubleMs = 80;
 /** Simulated time after which a world that is calm must be over: longer than every deadline together. */
-const patienceMs = 60_000;
+const patienceMs = 20_000;
+/** How long an operator looks on. */
+const operatorMs = 2_000;
 const eventsMax = 2_000_000;
 const eventsPerFullCheck = 64;
 
@@ -89,6 +91,7 @@ export class World {
     this.network.script = null;
     for (const instance of this.instances) if (instance.ranks === null) await instance.start();
     for (const instance of this.instances) instance.wakeAll();
+    this.#operate();
     await this.#runUntil(() => this.#isSettled(), this.clock.now() + patienceMs);
     if (this.failure === null) this.#judgeEnd();
     if (this.failure === null && this.#quarantined() > 0) await this.#endDoubts();
@@ -118,6 +121,33 @@ export class World {
     });
   }
 
+  /**
+   * Memory in doubt can hold up all that waits behind it, and only the death of whoever could touch it ends that: an
+   * operator who sees it last restarts the other side.
+   */
+  #operate(): void {
+    this.clock.after(operatorMs, () => {
+      if (this.isOver || this.#isSettled()) return;
+      const isDoubted = (role: 'prefill' | 'decode'): boolean =>
+        this.instances.some(({ plan, leader }) => {
+          if (plan.role === role || leader === null) return false;
+          const { quarantine, pins } = leader.handoff.inspect();
+          return quarantine.length > 0 || pins.some(({ state }) => state === 'draining');
+        });
+      for (const role of ['prefill', 'decode'] as const) {
+        if (!isDoubted(role)) continue;
+        for (const instance of this.instances) {
+          if (instance.plan.role !== role || instance.ranks === null) continue;
+          this.#kill(instance);
+          this.clock.after(5, () => {
+            if (!this.isOver) void instance.start();
+          });
+        }
+      }
+      this.#operate();
+    });
+  }
+
   #kill(instance: SimInstance): void {
     this.recorder.record('world', 'kill', instance.identity);
     const { identity } = instance;
@@ -130,6 +160,7 @@ export class World {
     while (this.failure === null) {
       if (this.events % 16 === 0 && isDone()) return;
       if (this.clock.now() > limitMs || this.events > eventsMax) {
+        if (isDone()) return;
         this.violation(
           `the world is not over after ${this.clock.now().toFixed(0)} ms and ${this.events} events: ${this.#openWork()}`,
         );
