@@ -99,6 +99,8 @@ async function main() {
 }
 
 async function work([faultIndex, from, to]) {
+  // Without its parent nobody hears what it finds.
+  process.on('disconnect', () => process.exit());
   let fault = null;
   loadTypescript((path, text) =>
     fault !== null && path === fault.file ? text.replace(fault.from, () => fault.to) : text,

@@ -175,6 +175,8 @@ async function main() {
 }
 
 function work() {
+  // Without its parent nobody hears what it finds.
+  process.on('disconnect', () => process.exit());
   loadTypescript();
   const { simulate } = require('../test/simulation/world.ts');
   process.on('message', async (seeds) => {
