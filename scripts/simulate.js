@@ -185,7 +185,7 @@ function work() {
         failure: `threw ${error.stack}`,
         trace: '',
       }));
-      process.send({ seed, failure, trace });
+      process.send({ seed, failure, trace }, () => undefined);
     }
   });
 }
