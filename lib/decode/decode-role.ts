@@ -13,6 +13,7 @@ import { LocalTransfer } from './local-transfer.js';
 import type { AddRecord, DecodeDependencies } from './decode-dependencies.js';
 import { growthBlocks, immediateEnd, immediateResult } from './admission.js';
 import { InFlight } from './in-flight.js';
+import { LandingFences } from './landing-fences.js';
 import { prefilledRequest, type ImportSource, type PendingImport } from './pending-import.js';
 import { releaseReservation, tryReserve, type Reservation } from './reservation.js';
 
@@ -31,6 +32,7 @@ export class DecodeRole {
   /** Growth that reserved and agreed imports may still need. */
   private growthPending = 0;
   private fatal: HandoffError | null = null;
+  private readonly landing = new LandingFences();
 
   constructor(private readonly deps: DecodeDependencies) {
     this.inFlight = new InFlight(deps.blockBytes, deps.slotBytes, deps.options.limits.maxInFlightBytes);
@@ -180,8 +182,6 @@ export class DecodeRole {
     return count;
   }
 
-  // --- the engine's answers -------------------------------------------------------------------------------------------
-
   /** @throws `UNKNOWN_REQUEST` */
   finish(attemptId: number, result: Omit<Finished, 'requestId' | 'attemptId'>): void {
     const pending = this.admitted(attemptId);
@@ -211,8 +211,6 @@ export class DecodeRole {
     }
     return pending;
   }
-
-  // --- transitions ------------------------------------------------------------------------------------------------------
 
   private tryStart(pending: PendingImport): boolean {
     const { context, options, metrics } = this.deps;
@@ -339,6 +337,7 @@ export class DecodeRole {
     const { cachedPrefixBlocks, blocks: ids } = pending.reservation as Reservation;
     this.dropHashes(pending);
     this.noteTransfer(pending);
+    this.landing.note(ids.subarray(cachedPrefixBlocks), pending.local?.landed ?? null);
     const fresh: number[] = [];
     for (let i = cachedPrefixBlocks; i < pending.hashes.length; i += 1) {
       if (blocks.lookup(pending.hashes[i] as bigint) < 0) fresh.push(i);
@@ -367,7 +366,7 @@ export class DecodeRole {
     const request = prefilledRequest(pending, reservation);
     pending.reservation = null;
     this.deps.transfers.forget(pending.attemptId);
-    this.deps.context.admitPrefilledDecode(request);
+    this.deps.context.admitPrefilledDecode(this.landing.applyTo(request));
     this.deps.notices.admitted(pending);
   }
 

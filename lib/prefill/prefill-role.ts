@@ -126,7 +126,13 @@ export class PrefillRole {
   /** Idempotent: a pin that is gone is a no-op. */
   applyRelease(handoffId: number, reason: PinEndReason): void {
     const pin = this.ledger.get(handoffId);
-    if (pin !== undefined) this.ledger.end(pin, reason);
+    if (pin === undefined) return;
+    this.ledger.end(pin, reason);
+    if (!pin.pushing) return;
+    // Whoever should receive it has no use for it any more and may never begin; what can stop is stopped.
+    for (const [pushId, push] of this.pushes) {
+      if (push.pin === pin) this.deps.transfers.cancel(pushId, this.deps.options.clock.now());
+    }
   }
 
   /** Attested: all processes of that decode instance are dead. Local: what it makes quiet is reported like anything else. */
@@ -145,7 +151,8 @@ export class PrefillRole {
   noteDecision(pushId: number, failed: boolean, safe: boolean, reason: string | null): boolean {
     const pin = this.pushes.get(pushId)?.pin;
     if (pin === undefined) return false;
-    if (failed) {
+    // A push that ends because its pin was released is nobody's error.
+    if (failed && pin.state !== 'draining') {
       const error =
         this.deps.transfers.get(pushId)?.error ??
         new HandoffError('PEER_RANK_FAILED', reason ?? 'the push failed on a model-parallel peer', {

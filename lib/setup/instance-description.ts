@@ -94,7 +94,7 @@ function position({ kv }: RankDescriptors): number {
 }
 
 /** SSM layers of the whole model: the end of the last stage that has some. */
-function ssmLayers({ ssm }: InstanceDescription): number {
+export function ssmLayers({ ssm }: InstanceDescription): number {
   const ends = (ssm ?? []).map((rank) => {
     const layout = rank?.conv['ssm_layout'] as { layer_start: number; num_layers: number } | undefined;
     return layout === undefined ? 0 : layout.layer_start + layout.num_layers;

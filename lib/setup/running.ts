@@ -16,10 +16,11 @@ import type { CompiledOptions } from '../options.js';
 import { PrefillSide } from '../prefill/prefill-side.js';
 import { ScheduleLog, type LogCarrier } from '../schedule-log.js';
 import { PeerDescriptorCache } from '../transfer/peer-descriptor-cache.js';
-import { PeerPlans } from '../transfer/peer-plans.js';
+import { parseInstanceMeta } from '../transfer/peer-description.js';
+import { PeerPlans, pushDuties } from '../transfer/peer-plans.js';
 import type { Transport } from '../transfer/transport.js';
 import type { Role } from './check-context.js';
-import type { InstanceDescription } from './instance-description.js';
+import { ssmLayers, type InstanceDescription } from './instance-description.js';
 import { startImport, startPush, transportTraits, type StartDependencies } from './start-transfers.js';
 
 export interface Running extends Observed {
@@ -60,21 +61,32 @@ export function startRunning(input: RunningInput): Running {
     group,
     metrics: new Metrics({ role, instance: options.instance, rank: log.rank }),
     transfers: new Transfers(() => transports),
-    plans: new PeerPlans({ kv: context.kv, ssm: context.ssm }, transports, role === 'decode' ? 'pull' : 'push-source'),
+    plans: peerPlans(role, context, transports, description),
     peers: new PeerDescriptorCache(),
     handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
     warn: (message, error) => notices.tell('warning', { message, error }),
   };
-  const decode = role === 'decode' ? decodeSide(shared, notices) : null;
+  const decode = role === 'decode' ? decodeSide(shared, notices, description) : null;
   const prefill = role === 'prefill' ? prefillSide(shared, notices, description, transports) : null;
   return { ...shared, role, transports, description, decode, prefill };
 }
 
-function decodeSide(shared: Shared, notices: Notices): DecodeSide {
+function peerPlans(
+  role: Role,
+  { kv, ssm }: EngineContext,
+  transports: readonly Transport[],
+  { instanceMeta }: InstanceDescription,
+): PeerPlans {
+  if (role === 'decode') return new PeerPlans({ kv, ssm }, transports, 'pull');
+  const duties = pushDuties(parseInstanceMeta(instanceMeta, 'this instance'), kv.layout.globalRank);
+  return new PeerPlans({ kv, ssm }, transports, 'push-source', undefined, duties);
+}
+
+function decodeSide(shared: Shared, notices: Notices, description: InstanceDescription): DecodeSide {
   const { context, plans, peers, log } = shared;
   return new DecodeSide({
     ...shared,
-    ...modelBytes(context),
+    ...modelBytes(context, ssmLayers(description)),
     parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache: peers }),
     startTransfer: (pending, reservation) => startImport(shared, pending, reservation),
     transportTraits: (pending) => transportTraits(plans, pending),

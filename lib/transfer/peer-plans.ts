@@ -50,6 +50,23 @@ interface RankPlan {
   readonly ssm: readonly RectangleTemplate[];
 }
 
+/** Which of its states a source rank pushes. */
+export interface PushDuties {
+  readonly kv: boolean;
+  readonly ssm: boolean;
+}
+
+/** The receiver expects each shard once, from the replica that stands for it; the source follows the same rule. */
+export function pushDuties(instance: readonly PeerRank[], globalRank: number): PushDuties {
+  const standsFor = (representatives: readonly number[]): boolean =>
+    representatives.some((index) => instance[index]?.kv.layout.globalRank === globalRank);
+  const ssm = instance.flatMap((rank) => (rank.ssm === null ? [] : [rank.ssm.layout]));
+  return {
+    kv: standsFor(representativeSources(instance.map((rank) => rank.kv.layout))),
+    ssm: ssm.length === instance.length && standsFor(representativeSsmSources(ssm)),
+  };
+}
+
 export class PeerPlans {
   /** By the peer's rank array: plans of the ranks that matter to this rank. */
   private readonly plans = new WeakMap<readonly PeerRank[], readonly (RankPlan | null)[]>();
@@ -60,6 +77,8 @@ export class PeerPlans {
     private readonly transports: readonly Transport[],
     private readonly direction: 'pull' | 'push-source' = 'pull',
     private readonly maxConnections = 1024,
+    /** A push: what this rank sends; a replica that another rank stands for sends nothing. */
+    private readonly duties: PushDuties = { kv: true, ssm: true },
   ) {}
 
   /**
@@ -140,7 +159,10 @@ export class PeerPlans {
   private plansFor(ranks: readonly PeerRank[]): readonly (RankPlan | null)[] {
     let plans = this.plans.get(ranks);
     if (plans === undefined) {
-      plans = this.direction === 'pull' ? this.planPull(ranks) : ranks.map((rank) => this.planRank(rank, true, true));
+      plans =
+        this.direction === 'pull'
+          ? this.planPull(ranks)
+          : ranks.map((rank) => this.planRank(rank, this.duties.kv, this.duties.ssm));
       this.plans.set(ranks, plans);
     }
     return plans;
