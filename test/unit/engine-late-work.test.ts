@@ -9,6 +9,7 @@ import {
   carryOver,
   engineFixture,
   generate,
+  greedy,
   prefill,
   promptOf,
   runUntilIdle,
@@ -91,6 +92,19 @@ describe('a target that is not quiet yet', () => {
     expect(target.engine.fenceViolations).toBe(0);
   });
 
+  test('is left alone once a running request grows into it', async () => {
+    const target = engineFixture({ model: smallModel('attention'), fenceDelaySteps: 6, role: 'both' });
+    const sampling = { ...greedy, num_tokens_to_generate: 12 };
+    const promise = target.engine.addRequest({ requestId: 1, prompt: promptOf(4), samplingParams: sampling });
+    target.engine.step();
+    const blocks = target.pool.allocate(5)!;
+    target.engine.targetQuiescent(blocks, null);
+    target.pool.release(blocks);
+    runUntilIdle(target.engine);
+    const alone = await generate(engineFixture().engine, promptOf(4));
+    expect(bitsOf(await promise)).toBe(bitsOf(alone));
+  });
+
   test('belongs to the newest reservation', () => {
     const target = engineFixture({ ...delay, role: 'decode' });
     const first = reserve(target);
@@ -129,7 +143,7 @@ describe('a prefill that is not ready yet', () => {
     source.engine.cleanupFinished();
     source.engine.step();
     expect(source.pool.refs[taken.blocks[0]!]).toBe(1);
-    expect(source.pool.evictableCount).toBe(0);
+    expect(source.pool.lookup(taken.blockHashes[0]!)).toBe(-1);
     expect(source.engine.hasWork).toBe(true);
     stepUntil(source, taken.ready!);
     expect(source.pool.evictableCount).toBe(9);

@@ -6,10 +6,12 @@ import { smallModel } from '../../examples/engine/config.js';
 import { encode } from '../../examples/engine/tokenizer.js';
 import type { PrefilledRequest, SamplingParams } from '../../lib/engine-context.js';
 import { HandoffError } from '../../lib/errors.js';
+import { modelBlockHashes } from '../../lib/testing/model-block-hash.js';
 import {
   bitsOf,
   carryOver,
   engineFixture,
+  extraOf,
   generate,
   greedy,
   prefill,
@@ -370,6 +372,18 @@ describe('a decode engine', () => {
     expect(engine.growthBlocks(length, params as SamplingParams)).toBe(blocks);
   });
 
+  test('does not lend the blocks of a request that came with more than it needs', () => {
+    const target = engineFixture({ model, role: 'decode' });
+    const samplingParams = { ...greedy, num_tokens_to_generate: 20 };
+    target.engine.admitPrefilledDecode({ ...carryOver(source, taken, target), samplingParams });
+    const reserve = target.engine.growthReserve();
+    const longer = engineFixture({ model, role: 'prefill' });
+    const short = carryOver(longer, prefill(longer, promptOf(38)).taken, target, 8);
+    target.engine.admitPrefilledDecode({ ...short, samplingParams: { ...greedy, num_tokens_to_generate: 2 } });
+    expect(short.blocks.length + short.continuationBlocks.length).toBe(11);
+    expect(target.engine.growthReserve()).toBe(reserve);
+  });
+
   test('counts in its reserve what running requests may still need, and no more', () => {
     const target = engineFixture({ model, role: 'decode' });
     const carried = carryOver(source, taken, target);
@@ -457,6 +471,51 @@ describe('scheduling', () => {
     await long;
   });
 
+  test('a cached prefix that would be pinned does not count as room', async () => {
+    const fixture = engineFixture({ poolSize: 9 });
+    await generate(fixture.engine, promptOf(16), { num_tokens_to_generate: 1 });
+    const hoard = fixture.pool.allocate(2)!;
+    expect([fixture.pool.freeCount, fixture.pool.evictableCount]).toEqual([2, 4]);
+    const promise = fixture.engine.addRequest({
+      requestId: 1,
+      prompt: promptOf(28),
+      samplingParams: { ...greedy, num_tokens_to_generate: 1 },
+    });
+    expect(fixture.engine.step()).toBe(0);
+    fixture.pool.release(hoard);
+    runUntilIdle(fixture.engine);
+    expect((await promise).cachedTokens).toBe(16);
+  });
+
+  test('proposals never need more blocks than the tokens that may be generated', async () => {
+    const model = smallModel('attention', { numSpeculativeTokens: 3 });
+    for (const wanted of [8, 9, 10, 11, 12]) {
+      const fixture = engineFixture({ model, poolSize: 1 + Math.ceil((8 + wanted - 1) / 4) });
+      const result = await generate(fixture.engine, promptOf(8), { num_tokens_to_generate: wanted });
+      expect(result.generatedTokens).toHaveLength(wanted);
+    }
+  });
+
+  test('each step proposes what a prefill that ended there would propose', async () => {
+    for (const seed of [1, 2, 3, 4]) {
+      const model = smallModel('attention', { numSpeculativeTokens: 2, seed });
+      const result = await generate(engineFixture({ model }).engine, prompt, { num_tokens_to_generate: 50 });
+      const output = result.generatedTokens;
+      let [accepted, proposed] = [0, 0];
+      for (let at = 0; at < output.length - 1;) {
+        const { taken } = prefill(engineFixture({ model, role: 'prefill' }), [...prompt, ...output.slice(0, at)]);
+        expect(taken.resumeTokens[0]).toBe(output[at]);
+        const proposals = taken.resumeTokens.slice(1, output.length - at - 1);
+        let right = 0;
+        while (right < proposals.length && proposals[right] === output[at + 1 + right]) right += 1;
+        proposed += proposals.length;
+        accepted += right;
+        at += right + 1;
+      }
+      expect([extraOf(result).accepted, extraOf(result).proposed]).toEqual([accepted, proposed]);
+    }
+  });
+
   test('a request whose growth is not to be had sits out until it is', async () => {
     const fixture = engineFixture({ poolSize: 12 });
     const promise = fixture.engine.addRequest({
@@ -542,6 +601,25 @@ describe('the prefix cache', () => {
       expectIdle(fixture);
     },
   );
+
+  test('names blocks only when all their tokens are computed', async () => {
+    const fixture = engineFixture({ prefillChunk: 6 });
+    const hashes = modelBlockHashes(prompt, 4);
+    const promise = fixture.engine.addRequest({ requestId: 1, prompt, samplingParams: { num_tokens_to_generate: 1 } });
+    for (const named of [1, 3, 4, 6]) {
+      fixture.engine.step();
+      expect([...hashes].filter((hash) => fixture.pool.lookup(hash) >= 0)).toHaveLength(named);
+    }
+    runUntilIdle(fixture.engine);
+    await promise;
+  });
+
+  test('chains each block to the one before it', async () => {
+    const fixture = engineFixture({ prefillChunk: 6 });
+    const { taken } = prefill(fixture, prompt);
+    const { parents } = fixture.pool.state();
+    for (let i = 0; i < 9; i++) expect(parents[taken.blocks[i]!]).toBe(i === 0 ? -1 : taken.blocks[i - 1]);
+  });
 
   test('is kept apart by salt', async () => {
     const { engine } = engineFixture();

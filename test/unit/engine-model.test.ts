@@ -1,6 +1,9 @@
 /** The engine's model computes what its description says, and its arithmetic is the canonical one. */
+import { Batch } from '../../examples/engine/batch.js';
 import { smallModel, type ModelConfig } from '../../examples/engine/config.js';
+import { Experts } from '../../examples/engine/experts.js';
 import { argmax, combineShards, project, projectShards, shardCount, softplus } from '../../examples/engine/math.js';
+import { rankSlice, singleRank } from '../../examples/engine/rank-slice.js';
 import { SeededWeights } from '../../examples/engine/weights.js';
 import { engineFixture, extraOf, generate, promptOf } from '../support/engine-fixture.js';
 import { naiveLogits } from '../support/naive-model.js';
@@ -31,7 +34,7 @@ test.each<[string, ModelConfig]>([
 describe('a contraction', () => {
   const weights = new SeededWeights(3);
   const columns = 48;
-  const rows = 5;
+  const rows = 200;
   const all = { from: 0, to: columns };
   const matrix = weights.matrix('m', [{ from: 0, to: rows }], columns, all);
   const x = new Float64Array(weights.vector('x', all, -1, 1));
@@ -66,6 +69,39 @@ describe('a contraction', () => {
     }
     for (let row = 0; row < rows; row++) expect(combineShards(partials, row, rows)).toBe(whole[row]);
   });
+});
+
+test('experts are added in the order of their ids', () => {
+  // Each of four expert ranks leaves its own term alone; terms must come in the order of the ranks.
+  const config = smallModel('moe', { experts: { count: 4, perToken: 3, dim: 16 } });
+  const batches = [0, 1, 2, 3].map((epRank) => {
+    const slice = rankSlice(config, { ...singleRank, epSize: 4, epRank, globalRank: epRank });
+    const batch = new Batch(config, 30, 1);
+    batch.add({
+      tokens: Int32Array.from(promptOf(30)),
+      from: 0,
+      count: 30,
+      position: 0,
+      blocks: new Int32Array(0),
+      slot: -1,
+      logitsFrom: 30,
+      snapshots: null,
+    });
+    batch.residual.set(new SeededWeights(8).vector('stream', { from: 0, to: batch.residual.length }, -1, 1));
+    new Experts(config, slice, 1, new SeededWeights(config.seed)).computePartials(batch);
+    return batch;
+  });
+  const width = shardCount * config.dModel;
+  for (let row = 0; row < 30; row++) {
+    const owners = [0, 1, 2].map((term) => {
+      const at = (row * 3 + term) * width;
+      return batches.findIndex(({ partials }) => partials.subarray(at, at + width).some((partial) => partial !== 0));
+    });
+    expect(owners).not.toContain(-1);
+    expect(owners).toEqual([...owners].sort());
+    const gates = batches[0]!.gates.subarray(row * 3, row * 3 + 3);
+    expect(gates[0]! + gates[1]! + gates[2]!).toBeCloseTo(1, 12);
+  }
 });
 
 describe('seeded weights', () => {
