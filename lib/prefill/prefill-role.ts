@@ -40,6 +40,8 @@ export class PrefillRole {
   /** Pushes that are not known to be over on all ranks, by push id. */
   private readonly pushes = new Map<number, { readonly pin: Pin; readonly record: PushRecord }>();
   private nextPushId = 1;
+  /** Released while a push of them was in flight, and when. */
+  private readonly drains = new Map<Pin, number>();
   private readonly overdueTold = new Set<Pin>();
   /** Ends that were decided but whose record has not come round yet. */
   private readonly endDecided = new Set<number>();
@@ -48,6 +50,7 @@ export class PrefillRole {
     this.ledger = new PinLedger(deps.context.blocks, deps.context.slots, deps.options.limits, {
       released: (pin, reason) => {
         this.overdueTold.delete(pin);
+        this.drains.delete(pin);
         this.endDecided.delete(pin.handoffId);
         deps.metrics.pinOutcome(reason, deps.options.clock.now() - pin.pinnedAt);
         deps.notices.released(pin, reason);
@@ -128,11 +131,7 @@ export class PrefillRole {
     const pin = this.ledger.get(handoffId);
     if (pin === undefined) return;
     this.ledger.end(pin, reason);
-    if (!pin.pushing) return;
-    // Whoever should receive it has no use for it any more and may never begin; what can stop is stopped.
-    for (const [pushId, push] of this.pushes) {
-      if (push.pin === pin) this.deps.transfers.cancel(pushId, this.deps.options.clock.now());
-    }
+    if (pin.pushing) this.drains.set(pin, this.drains.get(pin) ?? this.deps.options.clock.now());
   }
 
   /** Attested: all processes of that decode instance are dead. Local: what it makes quiet is reported like anything else. */
@@ -161,6 +160,19 @@ export class PrefillRole {
       this.deps.notices.pushFailed(pin, error, safe);
     }
     return safe;
+  }
+
+  /**
+   * Pushes of released pins that take longer than a transfer may: whoever should receive one may never begin. What can be
+   * stopped is stopped; the memory still comes back on proof only. Local: the outcome is reported like any other.
+   */
+  pollDrains(now: number): void {
+    if (this.drains.size === 0) return;
+    for (const [pushId, { pin }] of this.pushes) {
+      const since = this.drains.get(pin);
+      if (since !== undefined && now - since >= this.deps.options.deadlines.transferMs)
+        this.deps.transfers.cancel(pushId, now);
+    }
   }
 
   /** Rank 0: pins past their limit. `end` writes the record. Visits oldest first and stops at the first young one. */

@@ -173,6 +173,7 @@ export class PrefillSide {
     const { options, log, transfers } = this.deps;
     const now = options.clock.now();
     this.role.ledger.pollReady();
+    this.role.pollDrains(now);
     transfers.poll(now, (pushId, report) => this.agreement.report(pushId, report));
     if (log.rank !== 0) return;
     this.agreement.collect();

@@ -40,7 +40,7 @@ test('14.1.10 a reset waits for a push in flight and drops it when it is over', 
 });
 
 test('14.1.11 a reset whose push is not over by its deadline refuses and keeps it', async () => {
-  const { network, prefill } = await pushing(faults.drop());
+  const { network, prefill } = await pushing(faults.drop(), false);
   prefill.handoff.releaseHandoffBlocks(1);
   network.advance(3_600_000);
   await expect(prefill.handoff.resetPendingKvImports({ deadlineMs: 0 })).rejects.toMatchObject({
@@ -52,6 +52,21 @@ test('14.1.11 a reset whose push is not over by its deadline refuses and keeps i
   expect(prefill.engine.blocks.freeCount).toBe(0);
   expect(prefill.engine.slots!.isFree(9)).toBe(false);
   await expect(prefill.handoff.close()).rejects.toMatchObject({ code: 'MEMORY_IN_DOUBT' });
+});
+
+test('a released push that nobody receives is stopped when a transfer may take no longer, and its memory comes back', async () => {
+  const { network, prefill } = await pushing(faults.drop());
+  prefill.handoff.releaseHandoffBlocks(1);
+  network.advance(29_999);
+  expect(prefill.handoff.pollPendingKvPushes()).toBe(1);
+  expect(prefill.engine.blocks.freeCount).toBe(0);
+  network.advance(1);
+  prefill.handoff.pollPendingKvPushes();
+  network.advance(1);
+  expect(prefill.handoff.pollPendingKvPushes()).toBe(0);
+  expect(prefill.handoff.inspect().pins).toEqual([]);
+  expect(prefill.seen('released')).toMatchObject([{ requestId: 1, reason: 'released' }]);
+  expect(prefill.seen('requestError')).toEqual([]);
 });
 
 test('14.1.12 a reset refuses while handoffs are pinned, and keeps them', async () => {

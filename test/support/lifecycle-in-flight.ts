@@ -46,8 +46,9 @@ export const allBack = { blocks: 2, slots: 1 };
 export const nothingBack = { blocks: 0, slots: 0 };
 
 /** A pinned prompt of two blocks, decode's import of it, and a push that does what `plan` says. */
-export async function pushing(plan: Plan): Promise<Omit<OnItsWay, 'ticket'>> {
-  const world = await createWorld({}, {}, { ...twoSided, shape: hybridShape });
+export async function pushing(plan: Plan, provesQuietOnCancel = true): Promise<Omit<OnItsWay, 'ticket'>> {
+  const transport = { ...twoSided.transport, provesQuietOnCancel };
+  const world = await createWorld({}, {}, { ...twoSided, transport, shape: hybridShape });
   const { network, prefill, decode } = world;
   prefill.arrangeBlocks([100, 101]);
   prefill.arrangeSlots(9);
