@@ -5,7 +5,7 @@
  */
 import { isHandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
-import { ExactJsonError, JsonFloat, parseExactJson, type ExactObject, type ExactValue } from './exact-json.js';
+import { JsonFloat, parseExactJson, type ExactObject, type ExactValue } from './exact-json.js';
 import { Mismatch, render } from './mismatch.js';
 import type { Section } from './section.js';
 
@@ -34,8 +34,7 @@ export async function runDocument(
   try {
     document = parseExactJson(text);
   } catch (error) {
-    if (!(error instanceof ExactJsonError)) throw error;
-    return broken(fallbackName, `expected JSON (${error.message})`);
+    return broken(fallbackName, `expected JSON (${(error as Error).message})`);
   }
   return runValue(document, fallbackName, sections);
 }

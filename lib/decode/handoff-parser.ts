@@ -181,7 +181,7 @@ function parseResumeTokens(kvMeta: Fields, limits: TicketLimits): readonly numbe
   if (tokens.length === 0) throw argumentError('kvMeta.resume_tokens', 'at least the sampled token', tokens, code);
   for (let index = 0; index < tokens.length; index++) {
     const token = tokens[index];
-    if (typeof token !== 'number' || !Number.isInteger(token) || token < 0 || token > int32Max) {
+    if (!Number.isInteger(token) || (token as number) < 0 || (token as number) > int32Max) {
       throw argumentError(`kvMeta.resume_tokens[${index}]`, `a token id in [0, ${int32Max}]`, token, code);
     }
   }

@@ -88,21 +88,17 @@ export class PeerDescriptorCache {
         conv: conv === null ? null : all(conv),
         recurrent: recurrent === null ? null : all(recurrent),
       };
-    } catch (error) {
-      if (error instanceof NotRememberedError) return null;
-      throw error;
+    } catch {
+      return null;
     }
   }
 }
-
-/** Not plain data of bounded size. */
-class NotRememberedError extends Error {}
 
 const noKeys: ReadonlySet<string> = new Set();
 
 function copyOf(value: unknown, budget: { values: number }, depth: number, skip: ReadonlySet<string>): unknown {
   budget.values -= 1 + (typeof value === 'string' ? value.length >> 3 : 0);
-  if (budget.values < 0 || depth > depthMax) throw new NotRememberedError();
+  if (budget.values < 0 || depth > depthMax) throw new Error('not plain data of bounded size');
   if (Array.isArray(value)) return value.map((entry) => copyOf(entry, budget, depth + 1, noKeys));
   if (isRecord(value)) {
     const copy: Record<string, unknown> = {};
@@ -112,7 +108,7 @@ function copyOf(value: unknown, budget: { values: number }, depth: number, skip:
     return copy;
   }
   if (value === null || ['string', 'number', 'boolean', 'bigint', 'undefined'].includes(typeof value)) return value;
-  throw new NotRememberedError();
+  throw new Error('not plain data of bounded size');
 }
 
 function isSame(description: Description, { kv, conv, recurrent }: PeerRecords): boolean {

@@ -118,11 +118,11 @@ describe('parseKvMeta', () => {
 
   it('reads 64-bit values that came as small numbers', () => {
     const meta = changedKvMeta(hybridShape, (it) => {
-      it['handoff'].block_generations = [1, 2n, 3];
+      it['handoff'].block_generations = [0, 2n, 3];
       it['handoff'].slot_generation = 4;
     });
     expect(parseKvMeta(meta, sampleBlocks)).toMatchObject({
-      blockGenerations: BigUint64Array.of(1n, 2n, 3n),
+      blockGenerations: BigUint64Array.of(0n, 2n, 3n),
       slotGeneration: 4n,
     });
   });
@@ -133,6 +133,20 @@ describe('parseKvMeta', () => {
       delete it['handoff'].slot_generation;
     });
     expect(parseKvMeta(meta, sampleBlocks)).toMatchObject({ blockGenerations: null, slotGeneration: null });
+  });
+
+  it('takes the first and the last token id', () => {
+    const meta = changedKvMeta(smallShape, (it) => (it['resume_tokens'] = [0, 2147483647]));
+    expect(parseKvMeta(meta, sampleBlocks).resumeTokens).toEqual([0, 2147483647]);
+  });
+
+  it('takes as many transports as there may be, of names of any length', () => {
+    const names = Array.from({ length: 16 }, (_, index) => String.fromCharCode(97 + index));
+    const meta = changedKvMeta(
+      smallShape,
+      (it) => (it['transports'] = Object.fromEntries(names.map((name) => [name, 0]))),
+    );
+    expect(Object.keys(parseKvMeta(meta, sampleBlocks).ranks[0]!.transports)).toEqual(names);
   });
 
   it('takes names as long as they may be', () => {

@@ -68,6 +68,18 @@ describe('PeerDescriptorCache', () => {
     expect(of('a","b', 'c')).not.toBe(of('a', 'b","c'));
   });
 
+  it('tells a description with SSM state from the same without', () => {
+    const cache = new PeerDescriptorCache();
+    const [hybrid, plain] = [hybridShape, { ...hybridShape, isHybrid: false }].map((shape) => sampleKvMeta(shape));
+    for (const [first, second] of [
+      [hybrid, plain],
+      [plain, hybrid],
+    ]) {
+      expect(parse(cache, first).ranks[0]!.ssm === null).toBe(first === plain);
+      expect(parse(cache, second).ranks[0]!.ssm === null).toBe(second === plain);
+    }
+  });
+
   it('keeps a copy: what the caller does to its objects later changes nothing', () => {
     const cache = new PeerDescriptorCache();
     const meta = changedKvMeta(smallShape, () => undefined);

@@ -227,6 +227,8 @@ describe('decodeTicket', () => {
   });
 
   it('refuses what is no text and no UTF-8', () => {
+    const latin1 = Uint8Array.from(Buffer.from(text({ extra: 'é' }), 'latin1'));
+    expect(() => decodeTicket(latin1)).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
     expect(() => decodeTicket(Uint8Array.of(0xff, 0xfe))).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
     for (const input of [null, 7, {}])
       expect(() => decodeTicket(input as never)).toThrow(expect.objectContaining({ code: 'TICKET_INVALID' }));
