@@ -22,6 +22,8 @@ export interface TransferLeg {
   readonly transport: Transport;
   readonly peer: Peer;
   readonly request: TransferRequest;
+  /** Called once when the transfer is forgotten: its connection may be closed to make room. */
+  readonly release?: () => void;
 }
 
 /** What this rank tells rank 0 about an attempt. */
@@ -72,6 +74,11 @@ export class LocalTransfer {
     const fences = this.handles.flatMap(({ landed }) => (landed === undefined || landed === null ? [] : [landed]));
     if (fences.length === 0) return null;
     return { isComplete: () => fences.every((fence) => fence.isComplete()) };
+  }
+
+  /** The transfer is over and its memory is somebody's again: its connections may go. */
+  releaseLegs(): void {
+    for (const leg of this.legs) leg.release?.();
   }
 
   /** Handles to watch once the transfer is active. */

@@ -52,6 +52,7 @@ export class Transfers {
     this.watched.delete(transfer);
     this.touched.delete(transfer);
     for (const handle of transfer.activeHandles) this.byHandle.delete(handle);
+    transfer.releaseLegs();
   }
 
   /** Progress, then every report that became due, each once. */

@@ -26,6 +26,8 @@ export function startImport(deps: StartDependencies, pending: PendingImport, res
   const { parsed, ready } = pending.source;
   if (parsed === null) return LocalTransfer.failed(pending.attemptId, pending.error as HandoffError);
   try {
+    const imported = reservation.blocks.subarray(reservation.cachedPrefixBlocks);
+    const quiescent = deps.context.targetQuiescent(imported, reservation.slot);
     const legs = deps.plans.legs({
       ranks: parsed.ranks,
       shares: parsed.shares,
@@ -36,8 +38,6 @@ export function startImport(deps: StartDependencies, pending: PendingImport, res
       slotGeneration: parsed.slotGeneration,
       tag: parsed.handoff === null ? `request:${String(pending.requestId)}` : tagOf(parsed.handoff),
     });
-    const imported = reservation.blocks.subarray(reservation.cachedPrefixBlocks);
-    const quiescent = deps.context.targetQuiescent(imported, reservation.slot);
     return new LocalTransfer(
       pending.attemptId,
       legs,

@@ -50,6 +50,13 @@ interface RankPlan {
   readonly ssm: readonly RectangleTemplate[];
 }
 
+interface Connection {
+  readonly transport: Transport;
+  readonly peer: Peer;
+  /** Legs that were given out and not let go of: while there is one, the connection is not closed to make room. */
+  users: number;
+}
+
 /** Which of its states a source rank pushes. */
 export interface PushDuties {
   readonly kv: boolean;
@@ -70,7 +77,8 @@ export function pushDuties(instance: readonly PeerRank[], globalRank: number): P
 export class PeerPlans {
   /** By the peer's rank array: plans of the ranks that matter to this rank. */
   private readonly plans = new WeakMap<readonly PeerRank[], readonly (RankPlan | null)[]>();
-  private readonly connections = new Map<string, { readonly transport: Transport; readonly peer: Peer }>();
+  /** Least recently used first. */
+  private readonly connections = new Map<string, Connection>();
 
   constructor(
     private readonly own: { readonly kv: KvEndpoint; readonly ssm: SsmEndpoint | null },
@@ -93,10 +101,12 @@ export class PeerPlans {
       const share = move.shares[index] as PeerShare;
       const programs = [...this.kvProgram(plan, share, move), ...this.ssmProgram(plan, share, move)];
       if (programs.length === 0) continue;
-      const { transport, peer } = this.connect(plan.rank);
+      const connection = this.connectFor(plan.rank, legs);
+      connection.users += 1;
       legs.push({
-        transport,
-        peer,
+        transport: connection.transport,
+        peer: connection.peer,
+        release: () => (connection.users -= 1),
         request: { programs, generations: generationsOf(share, move), tag: this.tag(move.tag, plan.rank) },
       });
     }
@@ -136,7 +146,17 @@ export class PeerPlans {
     return this.connections.size;
   }
 
-  private connect(rank: PeerRank): { transport: Transport; peer: Peer } {
+  /** A connection, or the error with what the legs before hold let go of. */
+  private connectFor(rank: PeerRank, legs: readonly TransferLeg[]): Connection {
+    try {
+      return this.connect(rank);
+    } catch (error) {
+      for (const leg of legs) leg.release?.();
+      throw error;
+    }
+  }
+
+  private connect(rank: PeerRank): Connection {
     const known = this.connections.get(rank.key);
     if (known !== undefined && known.peer.status() !== 'failed') {
       // Most recently used last.
@@ -146,14 +166,21 @@ export class PeerPlans {
     }
     known?.peer.close();
     const transport = this.requireTransport(rank);
-    const connection = { transport, peer: transport.connect(rank.transports[transport.name] as JsonValue) };
+    this.makeRoom();
+    const connection = { transport, peer: transport.connect(rank.transports[transport.name] as JsonValue), users: 0 };
     this.connections.set(rank.key, connection);
-    if (this.connections.size > this.maxConnections) {
-      const [oldest, { peer }] = this.connections.entries().next().value as [string, { peer: Peer }];
-      this.connections.delete(oldest);
-      peer.close();
-    }
     return connection;
+  }
+
+  /** Closes the connection that was idle longest, when there are as many as may be; those in use stay. */
+  private makeRoom(): void {
+    if (this.connections.size < this.maxConnections) return;
+    for (const [key, { peer, users }] of this.connections) {
+      if (users > 0) continue;
+      this.connections.delete(key);
+      peer.close();
+      return;
+    }
   }
 
   private plansFor(ranks: readonly PeerRank[]): readonly (RankPlan | null)[] {

@@ -142,19 +142,20 @@ test('the first of our transports that the peer offers is used', () => {
   expect(plans.legs(move(ranks(1, 1, { second: 1 }, 'b')))[0]!.transport).toBe(second);
 });
 
-test('a connection is kept, a failed one is replaced, the oldest one goes when there are too many, close ends all', () => {
+test('a connection is kept, a failed one is replaced, the oldest idle one goes when there are too many, close ends all', () => {
   const fake = transport('fake');
   const plans = new PeerPlans(own(), [fake], 'pull', 2);
+  const use = (peers: readonly PeerRank[]): void => plans.legs(move(peers)).forEach((leg) => leg.release!());
   const [a, b, c] = ['a', 'b', 'c'].map((name) => ranks(1, 1, { fake: 1 }, name));
-  plans.legs(move(a!));
-  plans.legs(move(a!));
+  use(a!);
+  use(a!);
   expect(fake.peers).toHaveLength(1);
   fake.peers[0]!.now = 'failed';
-  plans.legs(move(a!));
+  use(a!);
   expect(fake.peers.map(({ closed }) => closed)).toEqual([1, 0]);
-  plans.legs(move(b!));
-  plans.legs(move(a!));
-  plans.legs(move(c!));
+  use(b!);
+  use(a!);
+  use(c!);
   expect(fake.peers.map(({ grant, closed }) => [grant, closed])).toEqual([
     ['a/0', 1],
     ['a/0', 0],
@@ -163,6 +164,18 @@ test('a connection is kept, a failed one is replaced, the oldest one goes when t
   ]);
   plans.close();
   expect([plans.connectionCount, fake.peers.map(({ closed }) => closed)]).toEqual([0, [1, 1, 1, 1]]);
+});
+
+test('a connection that a transfer uses is never closed to make room', () => {
+  const fake = transport('fake');
+  const plans = new PeerPlans(own(), [fake], 'pull', 1);
+  const [held] = plans.legs(move(ranks(1, 1, { fake: 1 }, 'a')));
+  const [other] = plans.legs(move(ranks(1, 1, { fake: 1 }, 'b')));
+  expect([plans.connectionCount, fake.peers.map(({ closed }) => closed)]).toEqual([2, [0, 0]]);
+  held!.release!();
+  plans.legs(move(ranks(1, 1, { fake: 1 }, 'c')));
+  expect(fake.peers.map(({ closed }) => closed)).toEqual([1, 0, 0]);
+  other!.release!();
 });
 
 test('a push goes to every rank that needs something, with the tag that the other end uses', () => {
