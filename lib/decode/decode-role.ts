@@ -331,7 +331,7 @@ export class DecodeRole {
     this.deps.transfers.add(local, this.deps.options.clock.now());
   }
 
-  /** Names the complete blocks that were imported; one that somebody else named meanwhile stays unnamed here. */
+  /** Names the complete blocks that were imported, up to the first that somebody else named meanwhile. */
   private registerHashes(pending: PendingImport): void {
     const { blocks } = this.deps.context;
     const { cachedPrefixBlocks, blocks: ids } = pending.reservation as Reservation;
@@ -340,7 +340,9 @@ export class DecodeRole {
     this.landing.note(ids.subarray(cachedPrefixBlocks), pending.local?.landed ?? null);
     const fresh: number[] = [];
     for (let i = cachedPrefixBlocks; i < pending.hashes.length; i += 1) {
-      if (blocks.lookup(pending.hashes[i] as bigint) < 0) fresh.push(i);
+      // Its successors would have another block as parent, which could then be evicted under them: the chain ends here.
+      if (blocks.lookup(pending.hashes[i] as bigint) >= 0) break;
+      fresh.push(i);
     }
     if (fresh.length === 0) return;
     blocks.register(

@@ -52,6 +52,8 @@ export function startRunning(input: RunningInput): Running {
     context.blocks.setClock(index);
     if (decode !== null) decode.apply(record);
     else prefill?.apply(record);
+    // What an attestation made quiet shows in the next poll, and an idle engine polls when it is woken.
+    if (record.kind === 'attest-dead') notices.tell('wake');
   };
   const log = new ScheduleLog(carrier, group, { apply });
   const shared: Shared = {
