@@ -52,6 +52,8 @@ export const errorCodes = {
   DEFERRED_LIMIT: { retryable: true, phase: 'decode' },
   PIN_LIMIT: { retryable: true, phase: 'prefill' },
   // Ends of a request.
+  ENGINE_FAILED: { retryable: true, phase: 'decode' },
+  ENGINE_CALL_FAILED: { retryable: false, phase: 'decode' },
   ABORTED: { retryable: false, phase: 'decode' },
   QUEUE_DEADLINE: { retryable: true, phase: 'decode' },
   HANDSHAKE_DEADLINE: { retryable: true, phase: 'transfer' },

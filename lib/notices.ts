@@ -3,7 +3,8 @@
  * a transition. A listener that throws harms nobody but itself.
  */
 import type { EventEmitter } from 'eventemitter3';
-import { isHandoffError, type HandoffError, type HandoffErrorCode } from './errors.js';
+import { engineCallError } from './engine-call-error.js';
+import type { HandoffError, HandoffErrorCode } from './errors.js';
 import type { StateHandoffEvents } from './events.js';
 
 type Name = keyof StateHandoffEvents;
@@ -15,6 +16,7 @@ const fatalCodes: ReadonlySet<HandoffErrorCode> = new Set([
   'DIVERGENCE',
   'ENGINE_FATAL',
   'COMPLETION_CONTRADICTED',
+  'ENGINE_CALL_FAILED',
 ]);
 
 export class Notices {
@@ -33,8 +35,9 @@ export class Notices {
     this.depth += 1;
     try {
       return body();
-    } catch (error) {
-      if (isHandoffError(error) && fatalCodes.has(error.code) && !this.told.has(error)) {
+    } catch (thrown) {
+      const error = engineCallError(thrown);
+      if (fatalCodes.has(error.code) && !this.told.has(error)) {
         this.told.add(error);
         this.tell('engineFailed', error);
       }

@@ -20,9 +20,12 @@ export function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array 
   if (prompt.length === 0) throw argumentError('prompt', 'at least one token', prompt);
   // A copy either way: the caller may reuse its own.
   if (prompt instanceof Int32Array) return prompt.slice();
-  const tokens = Int32Array.from(prompt);
+  const tokens = new Int32Array(prompt.length);
   for (let i = 0; i < tokens.length; i += 1) {
-    if (tokens[i] !== prompt[i]) throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', prompt[i]);
+    const token: unknown = prompt[i];
+    if (typeof token !== 'number' || (token | 0) !== token)
+      throw argumentError(`prompt[${i}]`, 'a signed 32-bit integer', token);
+    tokens[i] = token;
   }
   return tokens;
 }
@@ -33,8 +36,8 @@ export function checkSamplingParams(samplingParams: SamplingParams): SamplingPar
     throw argumentError('samplingParams', 'an object', samplingParams);
   for (const field of ['num_tokens_to_generate', 'num_tokens_total'] as const) {
     const value = samplingParams[field] ?? null;
-    if (value !== null && !Number.isSafeInteger(value))
-      throw argumentError(`samplingParams.${field}`, 'an integer or null', value);
+    if (value !== null && !(Number.isSafeInteger(value) && value >= 0))
+      throw argumentError(`samplingParams.${field}`, 'an integer of at least 0, or null', value);
   }
   return samplingParams;
 }
@@ -72,4 +75,32 @@ export function checkDeadline(value: number | undefined, fallback: number): numb
   if (typeof value !== 'number' || !(value >= 0))
     throw argumentError('options.deadlineMs', 'a number of at least 0', value);
   return value;
+}
+
+/** Hashes of complete blocks, by the caller (spec 3): positive and, each covering all tokens before it, distinct. @throws `ARGUMENT_INVALID` */
+export function checkBlockHashes(hashes: BigInt64Array | null, completeBlocks: number): BigInt64Array | null {
+  if (hashes === null) return null;
+  const path = 'options.blockHashes';
+  if (!(hashes instanceof BigInt64Array)) throw argumentError(path, 'a BigInt64Array', hashes);
+  if (hashes.length !== completeBlocks)
+    throw argumentError(path, `${completeBlocks} hashes, one a complete block`, hashes.length);
+  const seen = new Set<bigint>();
+  for (const [index, hash] of hashes.entries()) {
+    if (hash < 1n) throw argumentError(`${path}[${index}]`, 'a hash of at least 1', hash);
+    if (seen.has(hash)) throw argumentError(`${path}[${index}]`, 'a hash that no block before it has', hash);
+    seen.add(hash);
+  }
+  return hashes.slice();
+}
+
+/** @throws `ARGUMENT_INVALID` */
+export function checkSignal(signal: AbortSignal | null | undefined): AbortSignal | null {
+  if (signal === null || signal === undefined) return null;
+  if (
+    typeof signal !== 'object' ||
+    typeof signal.addEventListener !== 'function' ||
+    typeof signal.aborted !== 'boolean'
+  )
+    throw argumentError('options.signal', 'an AbortSignal', signal);
+  return signal;
 }

@@ -166,13 +166,17 @@ export class ScheduleLog {
   private applyWaiting(): void {
     if (this.applying) return;
     this.applying = true;
-    try {
-      for (let record = this.waiting.shift(); record !== undefined; record = this.waiting.shift()) {
-        this.index += 1;
+    const failures: unknown[] = [];
+    for (let record = this.waiting.shift(); record !== undefined; record = this.waiting.shift()) {
+      this.index += 1;
+      try {
         this.hooks.apply(record, this.index);
+      } catch (error) {
+        // What one record's effects ran into is no reason to lose the records behind it.
+        failures.push(error);
       }
-    } finally {
-      this.applying = false;
     }
+    this.applying = false;
+    if (failures.length > 0) throw failures[0];
   }
 }

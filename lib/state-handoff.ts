@@ -9,6 +9,7 @@ import type { InstanceCard } from './compatibility.js';
 import type { LogRecord, RankGroup } from './control/rank-group.js';
 import type { DecodeSide } from './decode/decode-side.js';
 import type { EngineContext, Fence, Finished, RequestId, SamplingParams } from './engine-context.js';
+import { engineCallError } from './engine-call-error.js';
 import { argumentError, HandoffError, isHandoffError } from './errors.js';
 import type { HandoffRef, StateHandoffEvents } from './events.js';
 import { BlockPool } from './memory/block-pool.js';
@@ -23,6 +24,7 @@ import {
   checkLabel,
   checkPrompt,
   checkSamplingParams,
+  checkSignal,
   refOf,
   requireOwner,
 } from './request-input.js';
@@ -320,16 +322,17 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     samplingParams: SamplingParams,
     kvMeta: Readonly<Record<string, unknown>>,
     sourceBlockIds: readonly number[],
-    options: AddOptions = {},
+    options: AddOptions | null = {},
   ): Promise<Finished> {
     const { decode, log, metrics } = this.requireRole('decode');
     if (log.carrier === 'group') log.requireRankZero('addRequestWithKvHandoff');
-    const signal = options.signal ?? null;
-    if (signal !== null) log.requireRankZero('a signal');
+    const { signal: givenSignal, cacheSalt, blockHashes } = options ?? {};
+    if ((givenSignal ?? null) !== null) log.requireRankZero('a signal');
     return this.notices.call(() => {
       try {
         if (this.state === 'draining')
           throw new HandoffError('CLOSED', 'this engine is draining and takes no more handoffs', { phase: 'decode' });
+        const signal = checkSignal(givenSignal);
         if (signal?.aborted === true) throw new HandoffError('ABORTED', 'the request was aborted before it arrived');
         const request = {
           requestId: checkLabel(requestId),
@@ -338,12 +341,10 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
           kvMeta,
           sourceBlockIds,
         };
-        const added = decode.add(request, options.cacheSalt ?? null, options.blockHashes ?? null);
+        const added = decode.add(request, cacheSalt ?? null, blockHashes ?? null);
         return signal === null ? added : this.untilAborted(added, signal, requestId);
       } catch (thrown) {
-        const error = isHandoffError(thrown)
-          ? thrown
-          : new HandoffError('INVARIANT', 'a handoff could not be taken', { cause: thrown });
+        const error = engineCallError(thrown);
         metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
         const identity = { attemptId: 0, requestId, source: refOf(kvMeta) };
         this.notices.tellControlPlane('requestError', { ...identity, error, sourceSafe: true });
@@ -447,9 +448,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** Decode. The engine failed an admitted request. @throws `UNKNOWN_REQUEST` */
   failRequest(attemptId: number, error: Error): void {
     const { decode } = this.requireRole('decode');
-    const failure = isHandoffError(error)
-      ? error
-      : new HandoffError('TRANSFER_FAILED', error.message, { phase: 'decode', cause: error });
+    const failure = isHandoffError(error) ? error : new HandoffError('ENGINE_FAILED', error.message, { cause: error });
     this.notices.call(() => decode.role.engineFail(attemptId, failure));
   }
 

@@ -25,6 +25,8 @@ export interface DecodeNotices {
   admitted(pending: PendingImport): void;
   quarantined(pending: PendingImport): void;
   reclaimed(pending: PendingImport): void;
+  /** A call into the host engine threw where nobody could be told by a throw. */
+  engineCallFailed(error: unknown): void;
   /** The caller's promise: exactly one of these for every attempt. */
   settled(pending: PendingImport, outcome: Finished | HandoffError): void;
 }

@@ -12,6 +12,7 @@ import { importTransition, type ImportEffect, type ImportEvent } from './kv-impo
 import { LocalTransfer } from './local-transfer.js';
 import type { AddRecord, DecodeDependencies } from './decode-dependencies.js';
 import { growthBlocks, immediateEnd, immediateResult } from './admission.js';
+import { engineCallError } from '../engine-call-error.js';
 import { InFlight } from './in-flight.js';
 import { LandingFences } from './landing-fences.js';
 import { prefilledRequest, type ImportSource, type PendingImport } from './pending-import.js';
@@ -66,11 +67,13 @@ export class DecodeRole {
     const { prompt } = record;
     let source: ImportSource;
     let refusal: HandoffError | null = null;
+    let growth = 0;
     try {
       source = this.deps.parse(record);
+      growth = growthBlocks(context, prompt.length, record.samplingParams);
     } catch (error) {
       // Rank 0 accepted it, so the log has it; a rank that sees it otherwise reports a failure like any other.
-      refusal = error as HandoffError;
+      refusal = engineCallError(error);
       source = { handoff: null, resumeTokens: [], resumeLogProbs: null, parsed: null, ready: null };
     }
     const promptBlocks = Math.ceil(prompt.length / context.blockSize);
@@ -84,7 +87,7 @@ export class DecodeRole {
       hashes: record.blockHashes,
       promptBlocks,
       continuationBlocks: Math.ceil((prompt.length + resume) / context.blockSize) - promptBlocks,
-      growthBlocks: growthBlocks(context, prompt.length, record.samplingParams),
+      growthBlocks: growth,
       needsSlot: context.ssm !== null,
       addedAt: options.clock.now(),
       state: 'queued',
@@ -273,7 +276,7 @@ export class DecodeRole {
       case 'cancelTransfer':
         return this.deps.transfers.cancel(pending.attemptId, options.clock.now());
       case 'registerHashes':
-        return this.registerHashes(pending);
+        return this.nameBlocks(pending);
       case 'dropHashes':
         return this.dropHashes(pending);
       case 'queueAdmission':
@@ -335,8 +338,6 @@ export class DecodeRole {
   private registerHashes(pending: PendingImport): void {
     const { blocks } = this.deps.context;
     const { cachedPrefixBlocks, blocks: ids } = pending.reservation as Reservation;
-    this.dropHashes(pending);
-    this.noteTransfer(pending);
     this.landing.note(ids.subarray(cachedPrefixBlocks), pending.local?.landed ?? null);
     const fresh: number[] = [];
     for (let i = cachedPrefixBlocks; i < pending.hashes.length; i += 1) {
@@ -350,6 +351,17 @@ export class DecodeRole {
       BigInt64Array.from(fresh, (i) => pending.hashes[i] as bigint),
       BigInt64Array.from(fresh, (i) => (i === 0 ? 0n : (pending.hashes[i - 1] as bigint))),
     );
+  }
+
+  /** A name is for later requests only: an allocator that refuses one costs a cache hit and no request. */
+  private nameBlocks(pending: PendingImport): void {
+    this.dropHashes(pending);
+    this.noteTransfer(pending);
+    try {
+      this.registerHashes(pending);
+    } catch (error) {
+      this.deps.notices.engineCallFailed(error);
+    }
   }
 
   private noteTransfer(pending: PendingImport): void {

@@ -8,6 +8,7 @@ import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
+import { checkBlockHashes } from '../request-input.js';
 import type { ScheduleLog } from '../schedule-log.js';
 import { unreadyFence } from '../ticket-readiness.js';
 import { growthBlocks, heldBlocks } from './admission.js';
@@ -99,13 +100,21 @@ export class DecodeSide {
    * @throws what a refused request is refused with: `TICKET_*`, `INCOMPATIBLE`, `CAPACITY_NEVER_FITS`, …
    */
   add(request: ImportRequest, salt: string | null, hashes: BigInt64Array | null): Promise<Finished> {
-    const source = this.admissible(request, hashes);
+    const completeBlocks = Math.floor(request.prompt.length / this.deps.context.blockSize);
+    const checkedHashes = checkBlockHashes(hashes, completeBlocks);
+    const source = this.admissible(request);
     this.claimedLabels.add(request.requestId);
     if (source.handoff !== null) this.reading.add(keyOf(source.handoff));
     return new Promise<Finished>((resolve, reject) => {
-      const arrival: Arrival = { request, source, waiter: { resolve, reject }, hashes, cancelled: false };
+      const arrival: Arrival = {
+        request,
+        source,
+        waiter: { resolve, reject },
+        hashes: checkedHashes,
+        cancelled: false,
+      };
       this.arrivals.push(arrival);
-      if (hashes === null) this.hashArrival(arrival, salt);
+      if (checkedHashes === null) this.hashArrival(arrival, salt);
       this.flushArrivals();
     });
   }
@@ -176,9 +185,15 @@ export class DecodeSide {
     if (log.rank !== 0) return;
     this.agreement.collect();
     this.pollDeadlines(now);
+    const failures: unknown[] = [];
     for (const { requestId, failed, sourceSafe, reason } of this.agreement.decisions()) {
-      log.decide({ kind: 'decision', attemptId: requestId, failed, sourceSafe, reason });
+      try {
+        log.decide({ kind: 'decision', attemptId: requestId, failed, sourceSafe, reason });
+      } catch (error) {
+        failures.push(error);
+      }
     }
+    if (failures.length > 0) throw failures[0];
   }
 
   /** Ends every promise that is still open: the engine is going away. */
@@ -213,7 +228,7 @@ export class DecodeSide {
   // --- arrivals -----------------------------------------------------------------------------------------------------
 
   /** Everything that can be said against a request without touching anything. */
-  private admissible(request: ImportRequest, hashes: BigInt64Array | null): ImportSource {
+  private admissible(request: ImportRequest): ImportSource {
     const { context, options } = this.deps;
     const { requestId, prompt } = request;
     if (this.claimedLabels.has(requestId) || this.role.byLabel(requestId) !== undefined) {
@@ -231,13 +246,6 @@ export class DecodeSide {
         'DUPLICATE_REQUEST',
         `the handoff of request ${String(requestId)} is being taken over here already; its source is released once`,
         { details: { requestId } },
-      );
-    }
-    if (hashes !== null && hashes.length !== Math.floor(prompt.length / context.blockSize)) {
-      throw argumentError(
-        'options.blockHashes',
-        `${Math.floor(prompt.length / context.blockSize)} hashes, one a complete block`,
-        hashes.length,
       );
     }
     const resume = 1 + context.numSpeculativeTokens;
@@ -350,7 +358,12 @@ export class DecodeSide {
       const record: AddRecord = { kind: 'add', attemptId, ...head.request, blockHashes: head.hashes };
       this.parsed.set(record, head.source);
       this.waiters.set(attemptId, head.waiter);
-      this.deps.log.submit(record);
+      try {
+        this.deps.log.submit(record);
+      } catch (error) {
+        // The request is in the log and lives; what failed is a call into the engine, which is tried again.
+        this.deps.notices.engineCallFailed(error);
+      }
     }
   }
 

@@ -43,7 +43,7 @@ export function tryReserve(
   reserve: number,
   fitsInFlight: (missingBlocks: number) => boolean,
 ): Reservation | null {
-  const { hashes, attemptId } = request;
+  const { hashes } = request;
   const cached = blocks.matchPrefix(hashes);
   if (hashOwners.anyOwned(hashes, cached.length)) return null;
   const missing = request.promptBlocks - cached.length;
@@ -54,35 +54,59 @@ export function tryReserve(
   if (request.needsSlot && (slots === null || slots.freeCount < 1)) return null;
 
   // From here on nothing may be missing: the questions above covered it, and a rank that finds otherwise has diverged.
-  if (cached.length > 0) blocks.retain(cached);
-  const fresh = blocks.allocate(wanted);
-  if (fresh === null) {
-    if (cached.length > 0) blocks.release(cached);
-    throw new HandoffError('INVARIANT', 'the allocator refused blocks that it had just said were available', {
-      details: { attemptId, wanted, matched },
+  const held: Held = { cached: null, fresh: null, slot: null };
+  try {
+    return take(request, cached, wanted, missing, held, blocks, slots, hashOwners);
+  } catch (error) {
+    if (held.fresh !== null) blocks.release(held.fresh);
+    if (held.cached !== null) blocks.release(held.cached);
+    if (held.slot !== null) slots?.free(held.slot);
+    throw error;
+  }
+}
+
+/** What is already taken, should something throw before all is. */
+interface Held {
+  cached: Int32Array | null;
+  fresh: Int32Array | null;
+  slot: number | null;
+}
+
+function take(
+  { attemptId, hashes, promptBlocks, needsSlot }: ReservationRequest,
+  cached: Int32Array,
+  wanted: number,
+  missing: number,
+  held: Held,
+  blocks: BlockAllocator,
+  slots: SlotAllocator | null,
+  hashOwners: HashOwners,
+): Reservation {
+  if (cached.length > 0) {
+    blocks.retain(cached);
+    held.cached = cached;
+  }
+  held.fresh = blocks.allocate(wanted);
+  const { fresh } = held;
+  if (!(fresh instanceof Int32Array) || fresh.length !== wanted) {
+    throw new HandoffError('INVARIANT', 'the allocator did not give the blocks that it had just said were available', {
+      details: { attemptId, wanted },
     });
   }
-  let slot: number | null = null;
-  if (request.needsSlot && slots !== null) {
-    slot = slots.allocate();
+  if (needsSlot && slots !== null) {
+    const slot = slots.allocate();
     if (slot < 0) {
-      blocks.release(fresh);
-      if (cached.length > 0) blocks.release(cached);
       throw new HandoffError('INVARIANT', 'the slot pool refused a slot that it had just said was free', {
         details: { attemptId },
       });
     }
+    held.slot = slot;
   }
   hashOwners.reserve(hashes, cached.length, attemptId);
-  const all = new Int32Array(request.promptBlocks);
+  const all = new Int32Array(promptBlocks);
   all.set(cached);
   all.set(fresh.subarray(0, missing), cached.length);
-  return {
-    blocks: all,
-    cachedPrefixBlocks: cached.length,
-    continuation: fresh.slice(missing),
-    slot,
-  };
+  return { blocks: all, cachedPrefixBlocks: cached.length, continuation: fresh.slice(missing), slot: held.slot };
 }
 
 /** Gives back what a reservation holds. */

@@ -163,8 +163,9 @@ export class PinLedger {
         { details: { requestId, blocks: blocks.length } },
       );
     }
-    this.blocks.retain(blocks);
+    // Asked before anything is taken: it is the engine's method and may throw.
     const waiting = ready !== null && !ready.isComplete();
+    this.blocks.retain(blocks);
     const pin: Pin = {
       handoffId: this.nextHandoffId,
       requestId,

@@ -9,6 +9,7 @@ import type { EngineContext, RequestId } from '../engine-context.js';
 import type { HandoffRef } from '../events.js';
 import { asyncTokensMin, computeBlockHashes, computeBlockHashesAsync } from '../memory/block-hash.js';
 import { modelBytes } from '../memory/model-bytes.js';
+import { engineCallError } from '../engine-call-error.js';
 import type { Notices } from '../notices.js';
 import { Metrics } from '../observe/metrics.js';
 import type { Observed } from '../observe/inspection.js';
@@ -49,9 +50,12 @@ type Shared = StartDependencies &
 export function startRunning(input: RunningInput): Running {
   const { role, context, options, transports, description, group, carrier, notices } = input;
   const apply = (record: LogRecord, index: number): void => {
-    context.blocks.setClock(index);
-    if (decode !== null) decode.apply(record);
-    else prefill?.apply(record);
+    try {
+      context.blocks.setClock(index);
+    } finally {
+      if (decode !== null) decode.apply(record);
+      else prefill?.apply(record);
+    }
     // What an attestation made quiet shows in the next poll, and an idle engine polls when it is woken.
     if (record.kind === 'attest-dead') notices.tell('wake');
   };
@@ -103,6 +107,7 @@ function decodeSide(shared: Shared, notices: Notices, description: InstanceDescr
         notices.tellControlPlane('requestAborted', { ...identityOf(pending), sourceSafe }),
       admitted: (pending) => notices.tell('handoffAdmitted', identityOf(pending)),
       quarantined: (pending) => notices.tell('quarantined', { ...identityOf(pending), ...heldBy(pending) }),
+      engineCallFailed: (error) => notices.tell('engineFailed', engineCallError(error)),
       reclaimed: (pending) => notices.tell('reclaimed', { ...identityOf(pending), ...heldBy(pending) }),
     },
   });

@@ -170,7 +170,7 @@ describe('the engine’s own end of an admitted request', () => {
     decode.schedule();
     decode.handoff.failRequest(1, new Error('the device fell over'));
     await settle();
-    expect(outcome).toMatchObject({ settled: 1, error: { code: 'TRANSFER_FAILED', message: 'the device fell over' } });
+    expect(outcome).toMatchObject({ settled: 1, error: { code: 'ENGINE_FAILED', message: 'the device fell over' } });
     expect(decode.seen('requestError')).toMatchObject([{ requestId: 1, sourceSafe: true }]);
     expect(decode.seen('kvReadDone')).toHaveLength(1);
     for (const end of [
