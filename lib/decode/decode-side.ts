@@ -4,7 +4,7 @@
 import { Agreement } from '../control/agreement.js';
 import type { LogRecord, RankGroup } from '../control/rank-group.js';
 import type { EngineContext, Finished, RequestId, SamplingParams } from '../engine-context.js';
-import { argumentError, HandoffError, isHandoffError } from '../errors.js';
+import { HandoffError, isHandoffError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';

@@ -315,6 +315,7 @@ export class SimRouter {
       case 'HANDSHAKE_DEADLINE':
       case 'TRANSFER_DEADLINE':
       case 'TRANSFER_FAILED':
+      case 'ENGINE_FAILED':
       case 'TRANSFER_CANCELLED':
       case 'PEER_RANK_FAILED':
       case 'PEER_LOST':
