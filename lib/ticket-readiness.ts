@@ -6,16 +6,16 @@ import type { Fence } from './engine-context.js';
 
 const fences = new WeakMap<object, Fence>();
 
-/** Prefill: ties a ticket's metadata to the fence that completes when its state is in place. */
-export function markUnready(kvMeta: object, ready: Fence): void {
-  fences.set(kvMeta, ready);
+/** Prefill: ties a ticket's metadata, and its identity inside it, to the fence that completes when its state is in place. */
+export function markUnready(kvMeta: Readonly<Record<string, unknown>>, ready: Fence): void {
+  for (const part of [kvMeta, kvMeta['handoff']])
+    if (typeof part === 'object' && part !== null) fences.set(part, ready);
 }
 
 /** The fence that must complete before this metadata's state may be read; null when there is none to wait for. */
-export function unreadyFence(kvMeta: object): Fence | null {
-  const fence = fences.get(kvMeta);
-  if (fence === undefined) return null;
-  if (!fence.isComplete()) return fence;
-  fences.delete(kvMeta);
-  return null;
+export function unreadyFence(kvMeta: Readonly<Record<string, unknown>>): Fence | null {
+  const { handoff } = kvMeta;
+  const fence =
+    fences.get(kvMeta) ?? (typeof handoff === 'object' && handoff !== null ? fences.get(handoff) : undefined);
+  return fence === undefined || fence.isComplete() ? null : fence;
 }

@@ -5,6 +5,7 @@
  * produce reports).
  */
 import type { Fence } from '../engine-context.js';
+import { engineCallError } from '../engine-call-error.js';
 import { HandoffError, isHandoffError } from '../errors.js';
 import type { Peer, TransferHandle, TransferRequest, Transport } from '../transfer/transport.js';
 
@@ -88,7 +89,14 @@ export class LocalTransfer {
 
   /** Makes whatever progress is possible without waiting. */
   poll(now: number): void {
-    if (this.state === 'gated') this.pollGates(now);
+    if (this.state === 'gated') {
+      try {
+        this.pollGates(now);
+      } catch (error) {
+        // A fence or a connection that cannot be asked never opens; nothing has started yet.
+        this.fail(engineCallError(error));
+      }
+    }
     if (this.state === 'active' || this.state === 'failedActive') this.pollHandles();
   }
 

@@ -59,6 +59,8 @@ export interface Pin {
   readonly blocks: Int32Array;
   readonly slot: number | null;
   readonly pinnedAt: number;
+  /** Epoch of the weights that computed it. */
+  readonly epoch: number;
   readonly ready: Fence | null;
   state: PinState;
   owner: string | null;
@@ -144,7 +146,7 @@ export class PinLedger {
    *
    * @throws `DUPLICATE_REQUEST`, `PIN_LIMIT`; nothing is pinned then
    */
-  pin(requestId: RequestId, blocks: Int32Array, slot: number | null, now: number, ready: Fence | null): Pin {
+  pin(requestId: RequestId, blocks: Int32Array, slot: number | null, now: number, ready: Fence | null, epoch = 0): Pin {
     if (this.byRequest.has(requestId)) {
       throw new HandoffError(
         'DUPLICATE_REQUEST',
@@ -172,6 +174,7 @@ export class PinLedger {
       blocks: Int32Array.from(blocks),
       slot,
       pinnedAt: now,
+      epoch,
       ready,
       state: waiting ? 'pinned' : 'offered',
       owner: null,

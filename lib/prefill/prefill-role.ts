@@ -64,7 +64,7 @@ export class PrefillRole {
   }
 
   capture(requestId: RequestId, blocks: Int32Array, slot: number | null, ready: Pin['ready']): Pin {
-    const pin = this.ledger.pin(requestId, blocks, slot, this.deps.options.clock.now(), ready);
+    const pin = this.ledger.pin(requestId, blocks, slot, this.deps.options.clock.now(), ready, this.deps.options.epoch);
     this.deps.metrics.count('pins_total');
     this.deps.notices.pinned(pin);
     return pin;

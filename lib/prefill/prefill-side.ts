@@ -51,6 +51,8 @@ export interface PrefillSideDependencies {
   readonly description: InstanceDescription;
   readonly startPush: PrefillDependencies['startPush'];
   readonly lateReadsAreNoticed: () => boolean;
+  /** Whether some granted transport compares generations. */
+  readonly grantsGenerations: () => boolean;
 }
 
 export class PrefillSide {
@@ -107,7 +109,10 @@ export class PrefillSide {
     const blocks = request.blocks.slice(0, Math.ceil(request.promptTokens / context.blockSize));
     const pin = this.role.capture(requestId, blocks, request.slot, ready);
     const handoff = this.ref(pin);
-    const slotGenerations = pin.slot === null ? null : (context.slots?.generationsOf(Int32Array.of(pin.slot)) ?? null);
+    const slotGenerations =
+      pin.slot === null || !this.deps.grantsGenerations()
+        ? null
+        : (context.slots?.generationsOf(Int32Array.of(pin.slot)) ?? null);
     const blockIds = Array.from(blocks);
     const kvMeta = buildKvMeta({
       tpSize: description.tpSize,
@@ -121,7 +126,8 @@ export class PrefillSide {
       handoff: {
         ...handoff,
         promptTokens: request.promptTokens,
-        blockGenerations: context.blocks.generationsOf(blocks),
+        // Claimed only where the granted transports let a reader compare them.
+        blockGenerations: this.deps.grantsGenerations() ? context.blocks.generationsOf(blocks) : null,
         slotGeneration: slotGenerations?.[0] ?? null,
       },
     });
@@ -130,8 +136,8 @@ export class PrefillSide {
   }
 
   ref(pin: Pin): HandoffRef {
-    const { instance, incarnation, epoch } = this.deps.options;
-    return { instance, incarnation, handoffId: pin.handoffId, epoch };
+    const { instance, incarnation } = this.deps.options;
+    return { instance, incarnation, handoffId: pin.handoffId, epoch: pin.epoch };
   }
 
   /**
@@ -151,7 +157,17 @@ export class PrefillSide {
         { details: { ...target } },
       );
     }
-    return this.role.ledger.get(target.handoffId);
+    const pin = this.role.ledger.get(target.handoffId);
+    if (pin !== undefined && pin.epoch !== target.epoch) {
+      throw new HandoffError(
+        'HANDOFF_FENCED',
+        `handoff ${pin.handoffId} is of epoch ${pin.epoch}, not ${target.epoch}`,
+        {
+          details: { ...target },
+        },
+      );
+    }
+    return pin;
   }
 
   apply(record: LogRecord): void {

@@ -7,6 +7,17 @@ import { ownedHeads } from '../transfer/plan-kv.js';
 /** What an engine does in a handoff. */
 export type Role = 'prefill' | 'decode';
 
+const axisNames: ReadonlySet<string> = new Set<AxisName>([
+  'plane',
+  'layer',
+  'block',
+  'token',
+  'head',
+  'dim',
+  'slot',
+  'channel',
+]);
+
 const decodeMethods = [
   'canAdmitPrefilledDecode',
   'admitPrefilledDecode',
@@ -22,6 +33,9 @@ export function checkContext(context: EngineContext, role: Role): void {
     requireCount(`engine.${field}`, context[field], 1);
   }
   requireCount('engine.numSpeculativeTokens', context.numSpeculativeTokens, 0);
+  for (const field of ['model', 'dtype'] as const) {
+    if (typeof context[field] !== 'string') throw invalid(`engine.${field}`, 'a name', context[field]);
+  }
   if (!context.blocks.prefixCaching) {
     throw new HandoffError(
       'PREFIX_CACHING_REQUIRED',
@@ -49,9 +63,27 @@ function checkKv({ kv, blocks, blockSize, regions }: EngineContext): void {
     requireAxis(path, buffer, 'token', blockSize);
     if (axis(buffer, 'head') !== undefined) requireAxis(path, buffer, 'head', heads.to - heads.from);
   }
+  checkLayerCover(kv);
+}
+
+/** Every layer of the layout lies in exactly one buffer; what lies in none would never move. */
+function checkLayerCover({ layout, buffers, layerStarts }: EngineContext['kv']): void {
+  const ranges = buffers.map((buffer, index) => ({
+    from: layerStarts[index] as number,
+    to: (layerStarts[index] as number) + (axis(buffer, 'layer')?.size ?? 1),
+  }));
+  let next = layout.layerStart;
+  for (const { from, to } of ranges.sort((a, b) => a.from - b.from)) {
+    if (from !== next)
+      throw invalid('engine.kv.layerStarts', `a buffer that holds layer ${next}, and each layer once`, layerStarts);
+    next = to;
+  }
+  if (next !== layout.layerEnd)
+    throw invalid('engine.kv.buffers', `layers up to ${layout.layerEnd}, the layout's end`, next);
 }
 
 function checkSsm({ ssm, slots, maxRequests, regions, hasSsmSnapshotCache }: EngineContext, role: Role): void {
+  if (ssm === undefined) throw invalid('engine.ssm', 'buffers, or null for a model without SSM state', ssm);
   if ((ssm === null) !== (slots === null)) {
     throw invalid(
       'engine.slots',
@@ -90,13 +122,27 @@ function checkBuffer(path: string, buffer: BufferGeometry, regions: EngineContex
   const region = regions[buffer.region];
   if (region === undefined) throw invalid(`${path}.region`, `an index below ${regions.length}`, buffer.region);
   requireCount(`${path}.elementBytes`, buffer.elementBytes, 1);
+  requireCount(`${path}.offsetBytes`, buffer.offsetBytes, 0);
   let end = buffer.offsetBytes + buffer.elementBytes;
   for (const { name, size, strideBytes } of buffer.axes) {
+    if (!axisNames.has(name)) throw invalid(`${path}.axes`, `axes named ${[...axisNames].join(', ')}`, name);
     requireCount(`${path}.axes.${name}.size`, size, 1);
     requireCount(`${path}.axes.${name}.strideBytes`, strideBytes, 1);
     end += (size - 1) * strideBytes;
   }
+  checkApart(path, buffer);
   if (end > region.byteLength) throw invalid(path, `an end within the region's ${region.byteLength} bytes`, end);
+}
+
+/** No two indices share a byte: each stride reaches over all that lies inside it. */
+function checkApart(path: string, { axes, elementBytes }: BufferGeometry): void {
+  let extent = elementBytes;
+  for (const { name, size, strideBytes } of [...axes].sort((a, b) => a.strideBytes - b.strideBytes)) {
+    if (size === 1) continue;
+    if (strideBytes < extent)
+      throw invalid(`${path}.axes.${name}.strideBytes`, `at least ${extent}, what lies inside it`, strideBytes);
+    extent += (size - 1) * strideBytes;
+  }
 }
 
 function requireAxis(path: string, buffer: BufferGeometry, name: AxisName, size: number): void {

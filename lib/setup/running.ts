@@ -123,6 +123,7 @@ function prefillSide(
     ...shared,
     description,
     startPush: (pushId, pin, record) => startPush(shared, pushId, pin, side.ref(pin), record),
+    grantsGenerations: () => transports.some(({ capabilities }) => capabilities.detectsLateReads),
     lateReadsAreNoticed: () =>
       transports.every(({ capabilities }) => capabilities.direction === 'push' || capabilities.detectsLateReads),
     notices: {
