@@ -1,5 +1,5 @@
 /** What callers hand to `StateHandoff`, checked and copied before anything is done with it. */
-import type { RequestId, SamplingParams } from './engine-context.js';
+import type { Finished, RequestId, SamplingParams } from './engine-context.js';
 import { argumentError } from './errors.js';
 import type { HandoffRef } from './events.js';
 
@@ -103,4 +103,14 @@ export function checkSignal(signal: AbortSignal | null | undefined): AbortSignal
   )
     throw argumentError('options.signal', 'an AbortSignal', signal);
   return signal;
+}
+
+/** What the engine says a request ended with. @throws `ARGUMENT_INVALID` */
+export function checkResult<Result extends Omit<Finished, 'requestId' | 'attemptId'>>(result: Result): Result {
+  if (typeof result !== 'object' || result === null) throw argumentError('result', 'an object', result);
+  if (!Array.isArray(result.generatedTokens))
+    throw argumentError('result.generatedTokens', 'a list', result.generatedTokens);
+  if (result.finishReason !== 'length' && result.finishReason !== 'stop')
+    throw argumentError('result.finishReason', "'length' or 'stop'", result.finishReason);
+  return result;
 }

@@ -23,6 +23,7 @@ import {
   checkDeadline,
   checkLabel,
   checkPrompt,
+  checkResult,
   checkSamplingParams,
   checkSignal,
   refOf,
@@ -442,7 +443,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** Decode. The engine finished an admitted request. @throws `UNKNOWN_REQUEST` */
   finishRequest(attemptId: number, result: Omit<Finished, 'requestId' | 'attemptId'>): void {
     const { decode } = this.requireRole('decode');
-    this.notices.call(() => decode.role.finish(attemptId, result));
+    this.notices.call(() => decode.role.finish(attemptId, checkResult(result)));
   }
 
   /** Decode. The engine failed an admitted request. @throws `UNKNOWN_REQUEST` */
@@ -474,14 +475,17 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   }
 
   /**
-   * The weights changed. Tickets made from now on carry the new epoch, and decode refuses those of another. Every rank,
-   * at the same place of the engine's schedule.
+   * The weights changed. Tickets made from now on carry the new epoch; decode refuses those of another, and ends what waits
+   * or is on its way with one (`EPOCH_MISMATCH`). Every rank, at the same place of the engine's schedule. Cached blocks are
+   * the engine's: it clears its prefix cache first, or salts it by epoch.
    *
    * @throws `ARGUMENT_INVALID`
    */
   setGenerationEpoch(epoch: number): void {
     if (!Number.isSafeInteger(epoch) || epoch < 0) throw argumentError('epoch', 'an integer of at least 0', epoch);
     this.options.epoch = epoch;
+    const { running } = this;
+    if (running?.decode) this.notices.call(() => running.decode?.role.applyEpoch());
   }
 
   // --- ends ------------------------------------------------------------------------------------------------------------
@@ -599,8 +603,12 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
 
   private untilAborted(added: Promise<Finished>, signal: AbortSignal, requestId: RequestId): Promise<Finished> {
     const abort = (): void => {
-      // After `close` there is nothing left to abort, and nobody to tell.
-      if (!this.isClosed()) this.abortKvHandoff(requestId);
+      try {
+        // After `close` there is nothing left to abort, and nobody to tell.
+        if (!this.isClosed()) this.abortKvHandoff(requestId);
+      } catch {
+        // A signal has nobody to throw at; `engineFailed` tells what the engine's method threw.
+      }
     };
     signal.addEventListener('abort', abort, { once: true });
     return added.finally(() => signal.removeEventListener('abort', abort));

@@ -16,6 +16,7 @@ import { engineCallError } from '../engine-call-error.js';
 import { InFlight } from './in-flight.js';
 import { LandingFences } from './landing-fences.js';
 import { prefilledRequest, type ImportSource, type PendingImport } from './pending-import.js';
+import { nameImportedBlocks } from './block-names.js';
 import { releaseReservation, tryReserve, type Reservation } from './reservation.js';
 
 export class DecodeRole {
@@ -54,6 +55,11 @@ export class DecodeRole {
   /** The living request of that label. */
   byLabel(requestId: RequestId): PendingImport | undefined {
     return this.labels.get(requestId);
+  }
+
+  /** Blocks that imports which are not admitted yet may still need before they end. */
+  get growthReserved(): number {
+    return this.growthPending;
   }
 
   /** Not yet admitted: queued, on the way, or waiting for room. */
@@ -145,9 +151,25 @@ export class DecodeRole {
       this.fire(pending, safe ? 'failSafe' : 'failUnsafe');
     } else {
       invariant(safe, 'a success is agreed only when every rank is safe', { attemptId });
-      this.fire(pending, 'succeed');
+      const isOutdated = this.isOutdated(pending);
+      if (isOutdated) pending.error = outdated(pending, this.deps.options.epoch);
+      this.fire(pending, isOutdated ? 'failSafe' : 'succeed');
     }
     this.drainQueue();
+  }
+
+  /** The weights changed: what other weights computed is not taken over. What is in transfer ends at its decision. */
+  applyEpoch(): void {
+    for (const pending of [...this.queue.values(), ...this.admittable.values()]) {
+      if (!this.isOutdated(pending)) continue;
+      pending.error = outdated(pending, this.deps.options.epoch);
+      this.fire(pending, 'expire');
+    }
+    this.drainQueue();
+  }
+
+  private isOutdated({ source }: PendingImport): boolean {
+    return source.handoff !== null && source.handoff.epoch !== this.deps.options.epoch;
   }
 
   /** Attested: all processes of that source are dead. Local: what it makes quiet is reported like anything else. */
@@ -334,31 +356,14 @@ export class DecodeRole {
     this.deps.transfers.add(local, this.deps.options.clock.now());
   }
 
-  /** Names the complete blocks that were imported, up to the first that somebody else named meanwhile. */
-  private registerHashes(pending: PendingImport): void {
-    const { blocks } = this.deps.context;
-    const { cachedPrefixBlocks, blocks: ids } = pending.reservation as Reservation;
-    this.landing.note(ids.subarray(cachedPrefixBlocks), pending.local?.landed ?? null);
-    const fresh: number[] = [];
-    for (let i = cachedPrefixBlocks; i < pending.hashes.length; i += 1) {
-      // Its successors would have another block as parent, which could then be evicted under them: the chain ends here.
-      if (blocks.lookup(pending.hashes[i] as bigint) >= 0) break;
-      fresh.push(i);
-    }
-    if (fresh.length === 0) return;
-    blocks.register(
-      Int32Array.from(fresh, (i) => ids[i] as number),
-      BigInt64Array.from(fresh, (i) => pending.hashes[i] as bigint),
-      BigInt64Array.from(fresh, (i) => (i === 0 ? 0n : (pending.hashes[i - 1] as bigint))),
-    );
-  }
-
   /** A name is for later requests only: an allocator that refuses one costs a cache hit and no request. */
   private nameBlocks(pending: PendingImport): void {
     this.dropHashes(pending);
     this.noteTransfer(pending);
+    const reservation = pending.reservation as Reservation;
+    this.landing.note(reservation.blocks.subarray(reservation.cachedPrefixBlocks), pending.local?.landed ?? null);
     try {
-      this.registerHashes(pending);
+      nameImportedBlocks(this.deps.context.blocks, pending.hashes, reservation);
     } catch (error) {
       this.deps.notices.engineCallFailed(error);
     }
@@ -409,4 +414,12 @@ export class DecodeRole {
   private errorOf(pending: PendingImport): HandoffError {
     return pending.error ?? new HandoffError('TRANSFER_FAILED', 'the handoff failed without a reason');
   }
+}
+
+function outdated({ source, requestId }: PendingImport, epoch: number): HandoffError {
+  return new HandoffError(
+    'EPOCH_MISMATCH',
+    `the handoff was made with weights of epoch ${source.handoff?.epoch} and this engine has epoch ${epoch} now`,
+    { details: { requestId } },
+  );
 }

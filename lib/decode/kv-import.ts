@@ -23,7 +23,7 @@ export type ImportEvent =
   | 'start'
   /** The caller gave up. */
   | 'abort'
-  /** The queue deadline passed. */
+  /** The queue deadline passed, or the weights that computed it are gone. */
   | 'expire'
   /** All ranks have their bytes. */
   | 'succeed'
@@ -92,6 +92,7 @@ export const importTable: Readonly<Record<ImportState, Readonly<Partial<Record<I
   },
   agreed: {
     abort: to('reclaimed', 'leaveAdmission', 'releaseMemory', 'settleAborted', 'noticeAbortedSafe'),
+    expire: to('reclaimed', 'leaveAdmission', 'releaseMemory', 'settleError', 'noticeErrorSafe'),
     admit: to('admitted', 'leaveAdmission', 'engineAdmit'),
     completeWithoutForward: to('completed', 'leaveAdmission', 'releaseMemory', 'settleFinished'),
   },

@@ -75,6 +75,8 @@ export interface Load {
   readonly blocksEvictable: number;
   readonly blocksPinned: number;
   readonly blocksQuarantined: number;
+  /** Decode: blocks that imports may still grow into once they run; an engine that takes blocks for other work leaves them. */
+  readonly blocksReserved: number;
   readonly slotsFree: number | null;
   readonly slotsTotal: number | null;
   /** The scarcer of free requests, blocks and slots, 0 to 1. */
@@ -139,6 +141,7 @@ export function loadOf({ context, decode, prefill }: Observed): Load {
     blocksEvictable: blocks.evictableCount,
     blocksPinned: prefill?.role.ledger.pinnedBlocks ?? 0,
     blocksQuarantined: quarantined,
+    blocksReserved: decode?.role.growthReserved ?? 0,
     slotsFree: slots?.freeCount ?? null,
     slotsTotal: slots?.size ?? null,
     freeFraction: Math.min(...fractions),

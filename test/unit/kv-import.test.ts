@@ -50,6 +50,7 @@ cancelling abort -> cancelling:
 cancelling succeed -> reclaimed: dropHashes releaseMemory settleAborted noticeAbortedSafe noticeReadDone
 cancelling failSafe -> reclaimed: dropHashes releaseMemory settleAborted noticeAbortedSafe noticeReadDone
 cancelling failUnsafe -> quarantined: dropHashes cancelTransfer holdMemory settleAborted noticeAbortedUnsafe
+agreed expire -> reclaimed: leaveAdmission releaseMemory settleError noticeErrorSafe
 agreed abort -> reclaimed: leaveAdmission releaseMemory settleAborted noticeAbortedSafe
 agreed admit -> admitted: leaveAdmission engineAdmit
 agreed completeWithoutForward -> completed: leaveAdmission releaseMemory settleFinished
