@@ -68,6 +68,7 @@ export const errorCodes = {
   // Memory that may still be written.
   MEMORY_IN_DOUBT: { retryable: true, phase: 'decode' },
   HANDOFF_STILL_PINNED: { retryable: true, phase: 'prefill' },
+  REQUESTS_OPEN: { retryable: true, phase: 'decode' },
   DRAIN_DEADLINE: { retryable: true, phase: 'decode' },
   ENGINE_FATAL: { retryable: false, phase: 'transfer' },
   DIVERGENCE: { retryable: false, phase: 'decode' },

@@ -22,7 +22,8 @@ export interface ImportNotice {
 export interface StateHandoffEvents {
   /** Decode, two-sided transports: targets are reserved, the source may start to send. Rank 0 only. */
   kvTransferReady: (notice: ImportNotice & { readonly cachedPrefixBlocks: number }) => void;
-  /** Decode: nothing here reads the source any more; release it. Once for every handoff, whatever its end. Rank 0 only. */
+  /** Decode: nothing here reads the source any more; release it. Once for every handoff that was taken,
+   * whatever its end, and once for each that was refused or rejected. Rank 0 only. */
   kvReadDone: (notice: ImportNotice) => void;
   /** The request failed. With `sourceSafe` false the source may still be read; `kvReadDone` follows when not. Rank 0 only. */
   requestError: (notice: ImportNotice & { readonly error: HandoffError; readonly sourceSafe: boolean }) => void;

@@ -35,7 +35,8 @@ export type { Region } from './memory/region.js';
 export type { SsmDims, SsmLayout } from './memory/ssm-layout.js';
 export { SsmSlotPool, type SsmSlotPoolOptions, type SsmSlotPoolSnapshot } from './memory/ssm-slot-pool.js';
 
-export type { FinishedPrefill, PreparedHandoffs } from './prefill/prefill-side.js';
+export type { FinishedPrefill } from './prefill/finished-prefill.js';
+export type { PreparedHandoffs } from './prefill/prefill-side.js';
 export type { PinState } from './prefill/pin-ledger.js';
 export { encodeTicket, decodeTicket } from './ticket-codec.js';
 export { disaggregatedParams, ticketFromParams, type KvMeta, type Ticket } from './ticket.js';

@@ -5,7 +5,7 @@
  * Three carriers: `local` (one rank; a record applies at once), `group` (rank 0 publishes one frame a step, each worker
  * applies one a step), `host` (the host engine's own broadcast carries what rank 0 drains). An instance uses one.
  */
-import { HandoffError } from './errors.js';
+import { argumentError, HandoffError } from './errors.js';
 import { invariant } from './invariant.js';
 import type { LogRecord, RankGroup } from './control/rank-group.js';
 
@@ -96,6 +96,7 @@ export class ScheduleLog {
   /** Every rank, `host` carrier: a record at its place in the host engine's broadcast. @throws `LOG_CARRIER_MIXED` */
   record(record: LogRecord): void {
     this.requireHostCarrier('recordHandoffCompletionNotification');
+    checkNotification(record);
     this.waiting.push(record);
     this.applyWaiting();
   }
@@ -178,5 +179,25 @@ export class ScheduleLog {
     }
     this.applying = false;
     if (failures.length > 0) throw failures[0];
+  }
+}
+
+/** Fields of what `drainNotifications` gives, by kind; an add or a push is the host engine's own to carry. */
+const notificationFields: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  abort: { attemptId: 'number', reason: 'string' },
+  decision: { attemptId: 'number', failed: 'boolean', sourceSafe: 'boolean' },
+  release: { handoffId: 'number', reason: 'string' },
+  'push-safe': { pushId: 'number' },
+  'attest-dead': { instance: 'string', incarnation: 'string' },
+};
+
+function checkNotification(record: LogRecord): void {
+  const fields = notificationFields[(record as Partial<LogRecord> | null)?.kind ?? ''];
+  if (fields === undefined)
+    throw argumentError('notification', 'what drainHandoffCompletionNotifications gave', record);
+  for (const [field, type] of Object.entries(fields)) {
+    const value = (record as unknown as Record<string, unknown>)[field];
+    if (typeof value !== type || (type === 'number' && !Number.isSafeInteger(value)))
+      throw argumentError(`notification.${field}`, `a ${type}`, value);
   }
 }

@@ -17,7 +17,8 @@ import { Notices } from './notices.js';
 import { inspectionOf, loadOf, type Inspection, type Load } from './observe/inspection.js';
 import type { MetricsSnapshot } from './observe/metrics.js';
 import { compileOptions, type CompiledOptions, type StateHandoffOptions } from './options.js';
-import type { FinishedPrefill, PrefillSide, PreparedHandoffs } from './prefill/prefill-side.js';
+import { ownedBy, type FinishedPrefill } from './prefill/finished-prefill.js';
+import type { PrefillSide, PreparedHandoffs } from './prefill/prefill-side.js';
 import {
   checkBlockCount,
   checkDeadline,
@@ -70,7 +71,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     options: StateHandoffOptions = {},
   ) {
     super();
-    this.options = compileOptions(options, engine.blocks.poolSize - 1);
+    this.options = compileOptions(options, usableBlocks(engine));
   }
 
   // --- setup ---------------------------------------------------------------------------------------------------------
@@ -90,6 +91,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       );
     }
     if (role !== 'prefill' && role !== 'decode') throw argumentError('role', "'prefill' or 'decode'", role);
+    checkSetupOptions(options);
     const group = options.group ?? this.trackingGroup;
     const carrier = chooseCarrier(options.carrier, group);
     checkContext(this.engine, role);
@@ -97,7 +99,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     const transports: Transport[] = [];
     try {
       transports.push(...buildTransports(backend, this.engine));
-      const description = await describeRanks(this.engine, transports, this.options, group);
+      const description = await describeRanks(this.engine, role, carrier, transports, this.options, group);
       if (this.isClosed()) throw new HandoffError('CLOSED', 'this StateHandoff was closed while it was being set up');
       this.running = startRunning({
         role,
@@ -154,7 +156,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   prepareHandoffMetadataBatch(finished: readonly FinishedPrefill[]): PreparedHandoffs {
     if (this.isClosed() || this.running?.role !== 'prefill') {
       // Nothing can be handed off, and nothing may leak: the batch's memory goes back as after any other error.
-      for (const request of finished) {
+      for (const request of ownedBy(finished)) {
         if (request.blocks.length > 0) this.engine.blocks.release(request.blocks);
         if (request.slot !== null) this.engine.slots?.free(request.slot);
       }
@@ -641,6 +643,13 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
         },
       );
     }
+    const open = decode?.role.imports.size ?? 0;
+    if (open > 0) {
+      throw new HandoffError(
+        'REQUESTS_OPEN',
+        `${open} requests are running and their callers wait; drain first, or close({force: true})`,
+      );
+    }
     const pins = prefill?.role.ledger.size ?? 0;
     if (pins > 0)
       throw new HandoffError(
@@ -664,6 +673,32 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       throw new HandoffError('WRONG_ROLE', `this is a ${running.role} engine; the call belongs to ${role}`);
     return running;
   }
+}
+
+function usableBlocks(engine: EngineContext): number {
+  const poolSize = (engine as Partial<EngineContext> | null)?.blocks?.poolSize;
+  if (!Number.isSafeInteger(poolSize) || (poolSize as number) < 2)
+    throw argumentError(
+      'engine.blocks.poolSize',
+      'at least 2 blocks, the dummy block included',
+      poolSize,
+      'ENGINE_CONTEXT_INVALID',
+    );
+  return (poolSize as number) - 1;
+}
+
+function checkSetupOptions(options: SetupOptions): void {
+  for (const key of Object.keys(options)) {
+    if (key !== 'group' && key !== 'carrier')
+      throw argumentError(`options.${key}`, 'group or carrier', key, 'OPTION_INVALID');
+  }
+  const { group } = options;
+  if (
+    group !== undefined &&
+    group !== null &&
+    (typeof group.allGather !== 'function' || !Number.isSafeInteger(group.size))
+  )
+    throw argumentError('options.group', 'a RankGroup', group, 'OPTION_INVALID');
 }
 
 function chooseCarrier(asked: 'group' | 'host' | undefined, group: RankGroup | null): LogCarrier {

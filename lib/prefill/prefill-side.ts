@@ -13,27 +13,10 @@ import type { InstanceDescription } from '../setup/instance-description.js';
 import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
 import type { Transfers } from '../decode/transfers.js';
+import { checkFinished, checkShape, ownedBy, type FinishedPrefill } from './finished-prefill.js';
 import { buildKvMeta } from './handoff-metadata.js';
 import type { Pin } from './pin-ledger.js';
 import { PrefillRole, type PrefillDependencies, type PrefillNotices } from './prefill-role.js';
-
-/** A request whose prompt is computed, handed over before the engine's own cleanup. */
-export interface FinishedPrefill {
-  readonly requestId: RequestId;
-  /** Tokens of the prompt. */
-  readonly promptTokens: number;
-  /** The request's block table; it may reach beyond the prompt. */
-  readonly blocks: Int32Array;
-  /** Null for attention-only models. */
-  readonly slot: number | null;
-  /** Whether it is to be handed off; others only take part in the cleanup after an error. */
-  readonly doKvHandoff: boolean;
-  /** `1 + numSpeculativeTokens`: the sampled token, then the proposals. */
-  readonly resumeTokens: readonly number[];
-  /** Whether the request asks for log-probabilities, and then exactly the sampled token's. */
-  readonly returnLogProbs: boolean;
-  readonly resumeLogProbs: readonly number[] | null;
-}
 
 /** What `prepareHandoffMetadataBatch` checked; only `captureHandoffMeta` reads it. */
 export interface PreparedHandoffs {
@@ -70,10 +53,21 @@ export class PrefillSide {
    */
   prepare(finished: readonly FinishedPrefill[]): PreparedHandoffs {
     try {
+      if (!Array.isArray(finished)) throw argumentError('finished', 'a list of finished requests', finished);
       const byRequest = new Map<RequestId, FinishedPrefill>();
       for (const [index, request] of finished.entries()) {
+        checkShape(`finished[${index}]`, request);
         if (!request.doKvHandoff) continue;
-        this.checkFinished(`finished[${index}]`, request);
+        checkFinished(this.deps.context, `finished[${index}]`, request);
+        if (byRequest.has(request.requestId)) {
+          throw new HandoffError(
+            'DUPLICATE_REQUEST',
+            `finished[${index}].requestId: expected each request once, got ${String(request.requestId)} twice`,
+            {
+              phase: 'prefill',
+            },
+          );
+        }
         byRequest.set(request.requestId, request);
       }
       return { byRequest };
@@ -85,7 +79,7 @@ export class PrefillSide {
 
   releaseAll(finished: readonly FinishedPrefill[]): void {
     const { blocks, slots } = this.deps.context;
-    for (const request of finished) {
+    for (const request of ownedBy(finished)) {
       if (request.blocks.length > 0) blocks.release(request.blocks);
       if (request.slot !== null && slots !== null) slots.free(request.slot);
       this.role.ledger.dropPermit(request.requestId);
@@ -197,42 +191,5 @@ export class PrefillSide {
       if (this.role.noteDecision(pushId, failed, sourceSafe, reason)) log.decide({ kind: 'push-safe', pushId });
     }
     this.role.pollExpiry(now, (pin) => log.decide({ kind: 'release', handoffId: pin.handoffId, reason: 'expired' }));
-  }
-
-  private checkFinished(path: string, request: FinishedPrefill): void {
-    const { context } = this.deps;
-    const resume = 1 + context.numSpeculativeTokens;
-    const wrong = (
-      code: 'RESUME_TOKENS_INVALID' | 'BLOCK_COUNT_MISMATCH' | 'SSM_METADATA_INVALID' | 'ARGUMENT_INVALID',
-      message: string,
-    ) => new HandoffError(code, `${path}.${message}`, { phase: 'prefill', details: { requestId: request.requestId } });
-    if (!Number.isSafeInteger(request.promptTokens) || request.promptTokens < 1) {
-      throw wrong('ARGUMENT_INVALID', `promptTokens: expected an integer of at least 1, got ${request.promptTokens}`);
-    }
-    if (request.resumeTokens.length !== resume) {
-      throw wrong(
-        'RESUME_TOKENS_INVALID',
-        `resumeTokens: expected ${resume} tokens, got ${request.resumeTokens.length}`,
-      );
-    }
-    if (request.returnLogProbs && request.resumeLogProbs?.length !== 1) {
-      throw wrong(
-        'RESUME_TOKENS_INVALID',
-        `resumeLogProbs: expected exactly one, got ${request.resumeLogProbs?.length ?? 'none'}`,
-      );
-    }
-    const blocks = Math.ceil(request.promptTokens / context.blockSize);
-    if (request.blocks.length < blocks) {
-      throw wrong(
-        'BLOCK_COUNT_MISMATCH',
-        `blocks: expected at least ${blocks} for ${request.promptTokens} tokens, got ${request.blocks.length}`,
-      );
-    }
-    if (context.ssm !== null && request.slot === null) {
-      throw wrong('SSM_METADATA_INVALID', 'slot: expected the slot of a hybrid request, got null');
-    }
-    if (context.ssm === null && request.slot !== null) {
-      throw wrong('SSM_METADATA_INVALID', `slot: expected null for a model without SSM state, got ${request.slot}`);
-    }
   }
 }

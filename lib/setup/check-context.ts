@@ -36,6 +36,12 @@ export function checkContext(context: EngineContext, role: Role): void {
   for (const field of ['model', 'dtype'] as const) {
     if (typeof context[field] !== 'string') throw invalid(`engine.${field}`, 'a name', context[field]);
   }
+  for (const field of ['kv', 'blocks'] as const) {
+    if (typeof context[field] !== 'object' || context[field] === null)
+      throw invalid(`engine.${field}`, 'an object', context[field]);
+  }
+  if (typeof context.kv.layout !== 'object') throw invalid('engine.kv.layout', 'an object', context.kv.layout);
+  if (!Array.isArray(context.kv.buffers)) throw invalid('engine.kv.buffers', 'a list', context.kv.buffers);
   if (!context.blocks.prefixCaching) {
     throw new HandoffError(
       'PREFIX_CACHING_REQUIRED',

@@ -9,14 +9,15 @@ import { deepFreeze, isRecord, type WireObject } from '../json.js';
 import type { CompiledOptions } from '../options.js';
 import { exportKvDescriptor, exportSsmDescriptors } from '../prefill/handoff-metadata.js';
 import { replicatedLayoutKey } from '../transfer/described-layout.js';
+import type { LogCarrier } from '../schedule-log.js';
 import type { Transport } from '../transfer/transport.js';
 import type { Role } from './check-context.js';
 
 interface RankDescriptors {
   readonly kv: WireObject;
   readonly ssm: { readonly conv: WireObject; readonly recurrent: WireObject } | null;
-  readonly instance: string;
-  readonly incarnation: string;
+  /** What must be the same on every rank, by the name a user would look for. */
+  readonly shared: Readonly<Record<string, string | number | boolean>>;
 }
 
 export interface InstanceDescription {
@@ -36,6 +37,8 @@ export interface InstanceDescription {
  */
 export async function describeRanks(
   context: EngineContext,
+  role: Role,
+  carrier: LogCarrier,
   transports: readonly Transport[],
   options: CompiledOptions,
   group: RankGroup | null,
@@ -51,19 +54,11 @@ export async function describeRanks(
     }),
     ssm:
       context.ssm === null ? null : exportSsmDescriptors({ ssm: context.ssm, convPlace: null, recurrentPlace: null }),
-    instance: options.instance,
-    incarnation: options.incarnation,
+    shared: sharedOf(context, role, carrier, transports, options),
   };
   // Every ticket shares these, so what came over the group is frozen as the own ones are.
   const gathered = group === null ? [own] : deepFreeze((await group.allGather(own)) as readonly RankDescriptors[]);
-  for (const [rank, other] of gathered.entries()) {
-    if (!isRecord(other) || other.instance !== own.instance || other.incarnation !== own.incarnation) {
-      throw new HandoffError(
-        'INCOMPATIBLE',
-        `rank ${rank} belongs to instance ${String(other?.instance)}/${String(other?.incarnation)}, this rank to ${own.instance}/${own.incarnation}; give all ranks the same options.instance and options.incarnation`,
-      );
-    }
-  }
+  requireOneInstance(own, gathered);
   const { tpSize, ppSize } = context.kv.layout;
   if (tpSize * ppSize !== gathered.length) {
     throw new HandoffError(
@@ -72,6 +67,15 @@ export async function describeRanks(
     );
   }
   const ordered = [...gathered].sort((a, b) => position(a) - position(b));
+  ordered.forEach((rank, index) => {
+    const expected = Math.floor(index / tpSize) * 65_536 + (index % tpSize);
+    if (position(rank) !== expected) {
+      throw new HandoffError(
+        'INCOMPATIBLE',
+        `engine.kv.layout: expected each of ${ppSize} stages × ${tpSize} tensor ranks once over the group`,
+      );
+    }
+  });
   return {
     tpSize,
     ppSize,
@@ -85,6 +89,53 @@ export async function describeRanks(
         : { ssm: { ...ssm }, ssm_slot_capacity: context.slots?.size ?? 0, ssm_handoff_max_slots: 1 }),
     })),
   };
+}
+
+function sharedOf(
+  context: EngineContext,
+  role: Role,
+  carrier: LogCarrier,
+  transports: readonly Transport[],
+  { instance, incarnation, epoch, deadlines, limits }: CompiledOptions,
+): RankDescriptors['shared'] {
+  return {
+    'options.instance': instance,
+    'options.incarnation': incarnation,
+    'options.epoch': epoch,
+    'options.deadlines': JSON.stringify(deadlines),
+    'options.limits': JSON.stringify(limits),
+    role,
+    carrier,
+    backend: transports.map(({ name }) => name).join(),
+    'engine.model': context.model,
+    'engine.dtype': context.dtype,
+    'engine.blockSize': context.blockSize,
+    'engine.blocks.poolSize': context.blocks.poolSize,
+    'engine.maxRequests': context.maxRequests,
+    'engine.maxSequenceLength': context.maxSequenceLength,
+    'engine.numSpeculativeTokens': context.numSpeculativeTokens,
+    'engine.slots.size': context.slots?.size ?? 0,
+    'engine.kv.layout.tpSize': context.kv.layout.tpSize,
+    'engine.kv.layout.ppSize': context.kv.layout.ppSize,
+    'engine.kv.layout.numLayersGlobal': context.kv.layout.numLayersGlobal,
+    'engine.kv.layout.numKvHeadsGlobal': context.kv.layout.numKvHeadsGlobal,
+    'engine.kv.layout.headDim': context.kv.layout.headDim,
+  };
+}
+
+/** Ranks that differ in what the log is a function of would come to different pools. */
+function requireOneInstance(own: RankDescriptors, gathered: readonly RankDescriptors[]): void {
+  for (const [rank, other] of gathered.entries()) {
+    const theirs: RankDescriptors['shared'] = isRecord(other) && isRecord(other.shared) ? other.shared : {};
+    for (const [field, value] of Object.entries(own.shared)) {
+      if (theirs[field] === value) continue;
+      throw new HandoffError(
+        'INCOMPATIBLE',
+        `${field}: rank ${rank} has ${String(theirs[field])} and this rank ${String(value)}; it must be the same on all ranks of an instance`,
+        { details: { field, rank } },
+      );
+    }
+  }
 }
 
 /** Stage major, tensor rank minor; replicated layouts keep their place under another key. */
