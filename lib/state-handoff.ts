@@ -703,6 +703,8 @@ function checkSetupOptions(options: SetupOptions): void {
 
 function chooseCarrier(asked: 'group' | 'host' | undefined, group: RankGroup | null): LogCarrier {
   if (asked === undefined) return group === null || group.size === 1 ? 'local' : 'group';
+  if (asked !== undefined && asked !== 'group' && asked !== 'host')
+    throw argumentError('options.carrier', 'group or host', asked);
   if (asked === 'group' && group === null)
     throw argumentError('options.group', 'a RankGroup for the group carrier', group);
   return asked;

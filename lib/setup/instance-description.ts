@@ -102,8 +102,6 @@ function sharedOf(
     'options.instance': instance,
     'options.incarnation': incarnation,
     'options.epoch': epoch,
-    'options.deadlines': JSON.stringify(deadlines),
-    'options.limits': JSON.stringify(limits),
     role,
     carrier,
     backend: transports.map(({ name }) => name).join(),
@@ -120,6 +118,9 @@ function sharedOf(
     'engine.kv.layout.numLayersGlobal': context.kv.layout.numLayersGlobal,
     'engine.kv.layout.numKvHeadsGlobal': context.kv.layout.numKvHeadsGlobal,
     'engine.kv.layout.headDim': context.kv.layout.headDim,
+    // Last: their defaults follow from the engine.
+    'options.deadlines': JSON.stringify(deadlines),
+    'options.limits': JSON.stringify(limits),
   };
 }
 

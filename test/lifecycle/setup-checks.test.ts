@@ -1,0 +1,187 @@
+/** Engines, ranks and batches that contradict themselves are refused before anything is built on them, by name. */
+import { InProcessRankGroup } from '../../lib/control/in-process-rank-group.js';
+import type { EngineContext } from '../../lib/engine-context.js';
+import type { BufferGeometry } from '../../lib/memory/axes-geometry.js';
+import type { StateHandoffOptions } from '../../lib/options.js';
+import { StateHandoff } from '../../lib/state-handoff.js';
+import { ScriptedNetwork } from '../../lib/testing/scripted-network.js';
+import { ScriptedTransport } from '../../lib/testing/scripted-transport.js';
+import { TestEngine, type TestEngineOptions } from '../../lib/testing/test-engine.js';
+import { rankPositions } from '../../lib/testing/test-memory.js';
+import { createWorld, poolState, promptOf } from '../support/lifecycle-fixture.js';
+
+const network = new ScriptedNetwork();
+const engineOf = (options: Partial<TestEngineOptions> = {}): TestEngine =>
+  new TestEngine({ role: 'decode', clock: network.clock, ...options });
+
+/** The engine with some of its answers replaced. */
+function altered(changes: object): EngineContext {
+  const engine = engineOf();
+  for (const [key, value] of Object.entries(changes)) Object.defineProperty(engine, key, { value });
+  return engine;
+}
+
+const buffer = (changes: Partial<BufferGeometry>, stride: Record<string, number> = {}): object => {
+  const { kv } = engineOf();
+  const [first] = kv.buffers as [BufferGeometry];
+  const axes = first.axes.map((axis) => ({ ...axis, strideBytes: stride[axis.name] ?? axis.strideBytes }));
+  return { kv: { ...kv, buffers: [{ ...first, axes, ...changes }, ...kv.buffers.slice(1)] } };
+};
+
+describe('an engine whose memory contradicts its layout', () => {
+  test.each<[string, object, RegExp]>([
+    [
+      'no buffers',
+      { kv: { ...engineOf().kv, buffers: [], layerStarts: [] } },
+      /^engine\.kv\.buffers: expected layers up to/,
+    ],
+    [
+      'a layer twice',
+      { kv: { ...engineOf().kv, layerStarts: [1] } },
+      /^engine\.kv\.layerStarts: expected a buffer that holds layer 0/,
+    ],
+    [
+      'blocks that overlap',
+      buffer({}, { block: 1 }),
+      /strideBytes: expected at least \d+, what lies inside it, got 1$/,
+    ],
+    [
+      'an offset below zero',
+      buffer({ offsetBytes: -4 }),
+      /^engine\.kv\.buffers\[0\]\.offsetBytes: expected an integer of at least 0, got -4/,
+    ],
+    [
+      'an axis of another name',
+      buffer({ axes: [{ name: 'colour' as never, size: 1, strideBytes: 1 }] }),
+      /^engine\.kv\.buffers\[0\]\.axes/,
+    ],
+    ['no model name', { model: undefined }, /^engine\.model: expected a name, got undefined/],
+    ['no kv at all', { kv: undefined }, /^engine\.kv: expected an object, got undefined/],
+    ['ssm forgotten', { ssm: undefined }, /^engine\.ssm: expected buffers, or null/],
+  ])('%s', async (_name, changes, message) => {
+    const handoff = new StateHandoff(altered(changes), { clock: network.clock });
+    await expect(handoff.setupKvTransfer('decode', new ScriptedTransport(network))).rejects.toMatchObject({
+      code: 'ENGINE_CONTEXT_INVALID',
+      message: expect.stringMatching(message),
+    });
+  });
+
+  test.each([null, {}, { blocks: {} }, { blocks: { poolSize: 1 } }])('an engine that is %p', (engine) => {
+    expect(() => new StateHandoff(engine as never)).toThrow(
+      expect.objectContaining({ code: 'ENGINE_CONTEXT_INVALID' }),
+    );
+  });
+
+  test.each([{ grup: 1 }, { group: {} }, { carrier: 'pigeon' }])('setup options %p', async (options) => {
+    const handoff = new StateHandoff(engineOf(), { clock: network.clock });
+    await expect(
+      handoff.setupKvTransfer('decode', new ScriptedTransport(network), options as never),
+    ).rejects.toMatchObject({
+      code: expect.stringMatching(/^(OPTION|ARGUMENT)_INVALID$/),
+    });
+  });
+});
+
+describe('ranks that contradict each other', () => {
+  const identity: StateHandoffOptions = { instance: 'one', incarnation: '1', clock: network.clock };
+
+  async function setUp(
+    second: Partial<TestEngineOptions>,
+    options: StateHandoffOptions = {},
+    setup: { carrier?: 'host' | 'group'; role?: 'prefill' | 'decode' } = {},
+  ): Promise<PromiseSettledResult<void>[]> {
+    const groups = InProcessRankGroup.create(2);
+    const positions = rankPositions(2, 1);
+    const { role = 'decode', carrier = 'group' } = setup;
+    const first = new StateHandoff(engineOf({ position: positions[0]! }), identity);
+    const other = new StateHandoff(engineOf({ position: positions[1]!, ...second }), { ...identity, ...options });
+    return Promise.allSettled([
+      first.setupKvTransfer('decode', new ScriptedTransport(network), { group: groups[0]! }),
+      other.setupKvTransfer(role, new ScriptedTransport(network), { group: groups[1]!, carrier }),
+    ]);
+  }
+
+  test('agreeing ranks set up', async () => {
+    expect((await setUp({})).map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled']);
+  });
+
+  test.each<[string, Parameters<typeof setUp>, string]>([
+    ['model', [{ model: 'other' }], 'engine.model'],
+    ['pool size', [{ poolSize: 40 }], 'engine.blocks.poolSize'],
+    ['batch size', [{ maxRequests: 9 }], 'engine.maxRequests'],
+    ['sequence length', [{ maxSequenceLength: 80 }], 'engine.maxSequenceLength'],
+    ['proposals', [{ numSpeculativeTokens: 2 }], 'engine.numSpeculativeTokens'],
+    ['epoch', [{}, { epoch: 3 }], 'options.epoch'],
+    ['limits', [{}, { limits: { maxDeferred: 1 } }], 'options.limits'],
+    ['incarnation', [{}, { incarnation: '2' }], 'options.incarnation'],
+    ['carrier', [{}, {}, { carrier: 'host' }], 'carrier'],
+    ['role', [{}, {}, { role: 'prefill' }], 'role'],
+    ['place', [{ position: rankPositions(2, 1)[0]! }], 'engine.kv.layout'],
+  ])('in their %s', async (_name, args, field) => {
+    for (const result of await setUp(...args)) {
+      expect(result).toMatchObject({
+        status: 'rejected',
+        reason: { code: 'INCOMPATIBLE', message: expect.stringContaining(`${field}:`) },
+      });
+    }
+  });
+});
+
+describe('a batch of finished prompts', () => {
+  test.each<[string, (finished: Record<string, unknown>) => unknown, string]>([
+    ['that is no list', () => ({}), 'ARGUMENT_INVALID'],
+    ['with nothing in it', (finished) => [finished, null], 'ARGUMENT_INVALID'],
+    [
+      'with a plain list of blocks',
+      (finished) => [finished, { ...finished, requestId: 9, blocks: [1] }],
+      'ARGUMENT_INVALID',
+    ],
+    ['with one request twice', (finished) => [finished, finished], 'DUPLICATE_REQUEST'],
+    ['with half a token', (finished) => [{ ...finished, resumeTokens: [1.5] }], 'RESUME_TOKENS_INVALID'],
+    [
+      'with a probability that is none',
+      (finished) => [{ ...finished, returnLogProbs: true, resumeLogProbs: [Number.NaN] }],
+      'RESUME_TOKENS_INVALID',
+    ],
+    ['with a block twice', (finished) => [{ ...finished, blocks: Int32Array.of(3, 3) }], 'ARGUMENT_INVALID'],
+  ])('%s is refused', async (_name, batch, code) => {
+    const { prefill } = await createWorld();
+    const run = prefill.engine.prefill(1, Int32Array.from(promptOf(8)))!;
+    const released: number[][] = [];
+    prefill.engine.blocks.release = (ids) => void released.push([...ids]);
+    const finished = { ...run, promptTokens: 8, doKvHandoff: true, returnLogProbs: false };
+    expect(() => prefill.handoff.prepareHandoffMetadataBatch(batch(finished) as never)).toThrow(
+      expect.objectContaining({ code }),
+    );
+    expect(poolState(prefill.engine.blocks).refs.filter((references) => references > 0)).toHaveLength(2);
+  });
+});
+
+test('an engine with running requests is not closed, and what it runs ends well', async () => {
+  const { network: own, prefill, decode } = await createWorld();
+  const outcome = decode.add(1, promptOf(8), prefill.handOver(1, promptOf(8)), { num_tokens_to_generate: 4 });
+  own.advance(1);
+  decode.poll();
+  decode.schedule();
+  await expect(decode.handoff.close()).rejects.toMatchObject({ code: 'REQUESTS_OPEN' });
+  await decode.step(6);
+  expect(outcome).toMatchObject({ settled: 1, error: null });
+  await decode.handoff.close();
+});
+
+test.each([
+  null,
+  {},
+  { kind: 'add' },
+  { kind: 'decision' },
+  { kind: 'decision', attemptId: Number.NaN, failed: true, sourceSafe: true },
+  { kind: 'abort', attemptId: 1 },
+])('a notification that is %p is refused where it is recorded', async (record) => {
+  const [group] = InProcessRankGroup.create(1);
+  const handoff = new StateHandoff(engineOf(), { clock: network.clock });
+  await handoff.setupKvTransfer('decode', new ScriptedTransport(network), { group: group!, carrier: 'host' });
+  expect(() => handoff.recordHandoffCompletionNotification(record as never)).toThrow(
+    expect.objectContaining({ code: 'ARGUMENT_INVALID', message: expect.stringMatching(/^notification/) }),
+  );
+  expect(handoff.admitPendingKvImports()).toBe(0);
+});
