@@ -67,7 +67,7 @@ export function startRunning(input: RunningInput): Running {
     group,
     metrics: new Metrics({ role, instance: options.instance, rank: log.rank }),
     transfers: new Transfers(() => transports),
-    plans: peerPlans(role, context, transports, description),
+    plans: peerPlans(role, context, transports, description, options),
     peers: new PeerDescriptorCache(),
     handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
     warn: (message, error) => notices.tell('warning', { message, error }),
@@ -82,10 +82,12 @@ function peerPlans(
   { kv, ssm }: EngineContext,
   transports: readonly Transport[],
   { instanceMeta }: InstanceDescription,
+  { clock, deadlines }: CompiledOptions,
 ): PeerPlans {
-  if (role === 'decode') return new PeerPlans({ kv, ssm }, transports, 'pull');
+  const patience = { now: () => clock.now(), connectMs: deadlines.handshakeMs };
+  if (role === 'decode') return new PeerPlans({ kv, ssm }, transports, 'pull', undefined, undefined, patience);
   const duties = pushDuties(parseInstanceMeta(instanceMeta, 'this instance'), kv.layout.globalRank);
-  return new PeerPlans({ kv, ssm }, transports, 'push-source', undefined, duties);
+  return new PeerPlans({ kv, ssm }, transports, 'push-source', undefined, duties, patience);
 }
 
 function decodeSide(shared: Shared, notices: Notices, description: InstanceDescription): DecodeSide {

@@ -52,9 +52,18 @@ interface RankPlan {
 
 interface Connection {
   readonly transport: Transport;
-  readonly peer: Peer;
+  /** Another one after a connection that never came up; legs that wait for it wait for the new one then. */
+  peer: Peer;
+  openedAt: number;
   /** Legs that were given out and not let go of: while there is one, the connection is not closed to make room. */
   users: number;
+}
+
+/** How long a connection may take to come up. */
+export interface ConnectPatience {
+  /** In milliseconds. */
+  readonly now: () => number;
+  readonly connectMs: number;
 }
 
 /** Which of its states a source rank pushes. */
@@ -87,6 +96,8 @@ export class PeerPlans {
     private readonly maxConnections = 1024,
     /** A push: what this rank sends; a replica that another rank stands for sends nothing. */
     private readonly duties: PushDuties = { kv: true, ssm: true },
+    /** A transport need not give up on its own: what does not come up for so long is connected again. */
+    private readonly patience: ConnectPatience = { now: () => 0, connectMs: Infinity },
   ) {}
 
   /**
@@ -105,7 +116,9 @@ export class PeerPlans {
       connection.users += 1;
       legs.push({
         transport: connection.transport,
-        peer: connection.peer,
+        get peer() {
+          return connection.peer;
+        },
         release: () => (connection.users -= 1),
         request: { programs, generations: generationsOf(share, move), tag: this.tag(move.tag, plan.rank) },
       });
@@ -158,7 +171,9 @@ export class PeerPlans {
 
   private connect(rank: PeerRank): Connection {
     const known = this.connections.get(rank.key);
-    if (known !== undefined && known.peer.status() !== 'failed') {
+    const status = known?.peer.status() ?? 'failed';
+    if (known !== undefined && status !== 'failed') {
+      if (status === 'connecting') this.reconnectLate(known, rank);
       // Most recently used last.
       this.connections.delete(rank.key);
       this.connections.set(rank.key, known);
@@ -167,9 +182,18 @@ export class PeerPlans {
     known?.peer.close();
     const transport = this.requireTransport(rank);
     this.makeRoom();
-    const connection = { transport, peer: transport.connect(rank.transports[transport.name] as JsonValue), users: 0 };
+    const connection = { transport, peer: connectTo(transport, rank), openedAt: this.patience.now(), users: 0 };
     this.connections.set(rank.key, connection);
     return connection;
+  }
+
+  /** Nothing has started on a connection that is not up, so a new one may take its place under those who wait for it. */
+  private reconnectLate(connection: Connection, rank: PeerRank): void {
+    const now = this.patience.now();
+    if (now - connection.openedAt < this.patience.connectMs) return;
+    connection.peer.close();
+    connection.peer = connectTo(connection.transport, rank);
+    connection.openedAt = now;
   }
 
   /** Closes the connection that was idle longest, when there are as many as may be; those in use stay. */
@@ -264,6 +288,10 @@ export class PeerPlans {
     }
     return { rectangles, tables };
   }
+}
+
+function connectTo(transport: Transport, rank: PeerRank): Peer {
+  return transport.connect(rank.transports[transport.name] as JsonValue);
 }
 
 function generationsOf(share: PeerShare, move: MoveRequest): SourceGenerations | null {

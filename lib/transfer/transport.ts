@@ -94,7 +94,10 @@ export interface Transport {
   register(region: Region): number;
   /** @throws `NOT_SET_UP` before the first registration */
   grant(): TransportGrant;
-  /** Returns at once; the peer's `status()` tells the rest. A garbage grant gives a peer that is `failed`. */
+  /**
+   * Returns at once; the peer's `status()` tells the rest. A garbage grant gives a peer that is `failed`. One that stays
+   * `connecting` past the handshake deadline is closed and connected anew by the next transfer that wants it.
+   */
   connect(grant: TransportGrant): Peer;
   /** Target side: starts to fill this side's regions. @throws only programmer errors; everything else is in the handle. */
   begin(request: TransferRequest, peer: Peer): TransferHandle;

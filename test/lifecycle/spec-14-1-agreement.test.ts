@@ -206,6 +206,27 @@ describe('deadlines end requests and not holds on memory (I9)', () => {
     expect(decode.seen('requestError')).toMatchObject([{ sourceSafe: true }]);
     expect(decode.handoff.inspect().quarantine).toEqual([]);
   });
+
+  test('a connection that never comes up costs its own requests only: the next one connects again', async () => {
+    const { network, prefill, decode } = await createWorld({ handoff: { deadlines: { handshakeMs: 100 } } });
+    network.planNextConnect({ outcome: 'connecting' });
+    const prompt = promptOf(4);
+    const lost = decode.add(1, prompt, prefill.handOver(1, prompt));
+    network.advance(40);
+    const other = promptOf(4, 7);
+    const waiting = decode.add(2, other, prefill.handOver(2, other));
+    network.advance(60);
+    decode.poll();
+    const served = decode.add(3, prompt, prefill.handOver(3, prompt));
+    decode.poll();
+    network.advance(1);
+    await decode.step(4);
+    expect(lost.error!.code).toBe('HANDSHAKE_DEADLINE');
+    expect([waiting, served]).toMatchObject([
+      { settled: 1, error: null },
+      { settled: 1, error: null },
+    ]);
+  });
 });
 
 describe('a rank whose one leg fails stops its others at once, before any record says so', () => {

@@ -150,3 +150,25 @@ test('14.1.40 decode metadata without a kind of state is refused before anything
   expect(prefill.handoff.pendingKvPushCount).toBe(0);
   expect(prefill.handoff.inspect().pins).toMatchObject([{ pushing: false }]);
 });
+
+test('a push over a connection that never comes up costs its own request only: the next push connects again', async () => {
+  const { network, prefill, decode } = await createWorld(
+    { handoff: { deadlines: { handshakeMs: 100 } } },
+    { handoff: { deadlines: { handshakeMs: 100 } } },
+    twoSided,
+  );
+  const push = (label: number, prompt: number[]): ReturnType<typeof decode.add> => {
+    const outcome = decode.add(label, prompt, prefill.handOver(label, prompt));
+    if (label === 1) network.planNextConnect({ outcome: 'connecting' });
+    prefill.handoff.pushHandoffKv(label, decode.handoff.instanceMeta);
+    return outcome;
+  };
+  push(1, promptOf(4));
+  network.advance(100);
+  prefill.poll();
+  expect(prefill.seen('requestError')).toMatchObject([{ requestId: 1, error: { code: 'HANDSHAKE_DEADLINE' } }]);
+  const served = push(2, promptOf(4, 7));
+  network.advance(1);
+  await decode.step(4);
+  expect(served).toMatchObject({ settled: 1, error: null });
+});

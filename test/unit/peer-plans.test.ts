@@ -178,6 +178,33 @@ test('a connection that a transfer uses is never closed to make room', () => {
   other!.release!();
 });
 
+test('a connection that never comes up is connected again once it is late, also for those who wait for it', () => {
+  const fake = transport('fake');
+  let now = 1000;
+  const plans = new PeerPlans(own(), [fake], 'pull', 2, undefined, { now: () => now, connectMs: 10 });
+  const peers = ranks(1, 1);
+  const [waiting] = plans.legs(move(peers));
+  fake.peers[0]!.now = 'connecting';
+  now += 9;
+  plans.legs(move(peers));
+  expect([fake.peers.length, waiting!.peer]).toEqual([1, fake.peers[0]]);
+  now += 1;
+  const [next] = plans.legs(move(peers));
+  expect(fake.peers.map(({ grant, closed }) => [grant, closed])).toEqual([
+    ['peer/0', 1],
+    ['peer/0', 0],
+  ]);
+  expect([waiting!.peer, next!.peer]).toEqual([fake.peers[1], fake.peers[1]]);
+  fake.peers[1]!.now = 'connecting';
+  now += 9; // the new connection has a time of its own
+  plans.legs(move(peers));
+  expect(fake.peers).toHaveLength(2);
+  fake.peers[1]!.now = 'ready';
+  now += 1000;
+  plans.legs(move(peers));
+  expect([fake.peers.length, fake.peers[1]!.closed]).toEqual([2, 0]);
+});
+
 test('a push goes to every rank that needs something, with the tag that the other end uses', () => {
   const pushed = new PeerPlans(own(2, 1), [transport('fake')], 'push-source').legs(move(ranks(4, 1)));
   expect(pushed.map(({ request }) => request.tag)).toEqual(['h:1>2', 'h:1>3']);
