@@ -66,6 +66,16 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
       'BLOCK_COUNT_MISMATCH',
     );
   }
+  const blockGenerations = fields === null ? null : parseBlockGenerations(fields, blockCount);
+  const slotGeneration = fields === null ? null : parseSlotGeneration(fields, slot);
+  if (slot !== null && (blockGenerations === null) !== (slotGeneration === null)) {
+    throw argumentError(
+      'kvMeta.handoff',
+      'generations of blocks and slot, or of neither',
+      'one of them',
+      'TICKET_INVALID',
+    );
+  }
   return {
     handoff,
     promptTokens,
@@ -73,8 +83,8 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
     shares: blockIds.map((ids) => ({ blockIds: ids, slot })),
     blockCount,
     slot,
-    blockGenerations: fields === null ? null : parseBlockGenerations(fields, blockCount),
-    slotGeneration: fields === null ? null : parseSlotGeneration(fields, slot),
+    blockGenerations,
+    slotGeneration,
     resumeTokens: parseResumeTokens(kvMeta, limits),
     resumeLogProbs: parseResumeLogProbs(kvMeta),
   };

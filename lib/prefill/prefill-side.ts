@@ -14,7 +14,7 @@ import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
 import type { Transfers } from '../decode/transfers.js';
 import { checkFinished, checkShape, ownedBy, type FinishedPrefill } from './finished-prefill.js';
-import { buildKvMeta } from './handoff-metadata.js';
+import { buildKvMeta, type HandoffFields } from './handoff-metadata.js';
 import type { Pin } from './pin-ledger.js';
 import { PrefillRole, type PrefillDependencies, type PrefillNotices } from './prefill-role.js';
 
@@ -103,10 +103,6 @@ export class PrefillSide {
     const blocks = request.blocks.slice(0, Math.ceil(request.promptTokens / context.blockSize));
     const pin = this.role.capture(requestId, blocks, request.slot, ready);
     const handoff = this.ref(pin);
-    const slotGenerations =
-      pin.slot === null || !this.deps.grantsGenerations()
-        ? null
-        : (context.slots?.generationsOf(Int32Array.of(pin.slot)) ?? null);
     const blockIds = Array.from(blocks);
     const kvMeta = buildKvMeta({
       tpSize: description.tpSize,
@@ -120,13 +116,22 @@ export class PrefillSide {
       handoff: {
         ...handoff,
         promptTokens: request.promptTokens,
-        // Claimed only where the granted transports let a reader compare them.
-        blockGenerations: this.deps.grantsGenerations() ? context.blocks.generationsOf(blocks) : null,
-        slotGeneration: slotGenerations?.[0] ?? null,
+        ...this.generationsOf(pin),
       },
     });
     if (pin.state === 'pinned' && ready !== null) markUnready(kvMeta, ready);
     return { requestId, blockIds, kvMeta, handoff };
+  }
+
+  /** Claimed only where the granted transports let a reader compare them; of blocks and slot, or of neither. */
+  private generationsOf({ blocks, slot }: Pin): Pick<HandoffFields, 'blockGenerations' | 'slotGeneration'> {
+    const { context } = this.deps;
+    const none = { blockGenerations: null, slotGeneration: null };
+    if (!this.deps.grantsGenerations()) return none;
+    const blockGenerations = context.blocks.generationsOf(blocks);
+    if (slot === null || blockGenerations === null) return { blockGenerations, slotGeneration: null };
+    const [slotGeneration] = context.slots?.generationsOf(Int32Array.of(slot)) ?? [];
+    return slotGeneration === undefined ? none : { blockGenerations, slotGeneration };
   }
 
   ref(pin: Pin): HandoffRef {

@@ -42,14 +42,13 @@ function createByName(given: string, context: EngineContext): Transport {
   return entry.create(hostOptions(context));
 }
 
-/** Our own pools carry generations; an allocator of the engine's own may too. */
+/** Our own pools carry generations; an allocator of the engine's own may too. Blocks and slots both, or neither. */
 function hostOptions({ blocks, slots }: EngineContext): HostTransportOptions {
   const blockGenerations = generationsOf(blocks);
   const slotGenerations = generationsOf(slots);
-  return {
-    ...(blockGenerations === null ? {} : { blockGenerations }),
-    ...(slotGenerations === null ? {} : { slotGenerations }),
-  };
+  if (blockGenerations === null) return {};
+  if (slots === null) return { blockGenerations };
+  return slotGenerations === null ? {} : { blockGenerations, slotGenerations };
 }
 
 /** The generations of an allocator that keeps some under that name, as ours do. */

@@ -18,6 +18,8 @@ export class HostLink {
     /** The native peer; 0 for a link that was never opened. */
     readonly id: number,
     private failure: HandoffError | null,
+    /** Whether the exporter lets a reader compare generations; then a request must claim some. */
+    readonly comparesGenerations: boolean,
   ) {}
 
   static open(host: NativeHost, grant: HostGrant, handshakeMs: number): HostLink {
@@ -33,11 +35,11 @@ export class HostLink {
         handshakeMs,
       ),
     );
-    return new HostLink(host, id, null);
+    return new HostLink(host, id, null, grant.blockGenerations > 0);
   }
 
   static failed(failure: HandoffError): HostLink {
-    return new HostLink(null, 0, failure);
+    return new HostLink(null, 0, failure, false);
   }
 
   status(): PeerStatus {

@@ -148,6 +148,11 @@ export class HostTransport implements Transport {
     if (request.programs.length === 0) return this.settle(SettledTransfer.done());
     const failure = peer.error;
     if (failure !== null) return this.settle(SettledTransfer.failed(failure.code, failure.message, failure));
+    if (peer.link.comparesGenerations && request.generations === null) {
+      const why =
+        'the request claims no generations though the peer grants them; its ticket was altered or is of another instance';
+      return this.settle(SettledTransfer.failed('PEER_REFUSED', why, null));
+    }
     const { rectangles, tables, rows } = encodePrograms(request.programs);
     const claimed = request.generations;
     try {
