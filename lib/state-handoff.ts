@@ -493,7 +493,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   // --- ends ------------------------------------------------------------------------------------------------------------
 
   /**
-   * Cancels what waits, ends what is on its way, and resolves when this engine's memory is its own again. With several
+   * Cancels what waits, ends what is on its way, and resolves when this engine's memory is its own again, quarantine
+   * included. The deadline (default 30,000 ms) is the options' clock's: somebody has to move a simulated one. With several
    * ranks the engine must go on stepping meanwhile.
    *
    * @throws (rejects) `MEMORY_IN_DOUBT`, `HANDOFF_STILL_PINNED`; what is in doubt stays as it is
@@ -505,13 +506,13 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     if (decode !== null && log.rank === 0) {
       this.notices.call(() => decode.abortAll());
     }
-    const busy = (): boolean => (decode?.pendingCount ?? 0) + (prefill?.role.pendingPushCount ?? 0) > 0;
-    for (this.pollOnce(running); busy(); this.pollOnce(running)) {
+    const inDoubt = (): number =>
+      (decode?.pendingCount ?? 0) + (decode?.role.quarantined.size ?? 0) + (prefill?.role.pendingPushCount ?? 0);
+    for (this.pollOnce(running); inDoubt() > 0; this.pollOnce(running)) {
       if (this.options.clock.now() >= deadline) break;
       await new Promise((resolve) => setTimeout(resolve, 1));
     }
-    const doubtful =
-      (decode?.pendingCount ?? 0) + (decode?.role.quarantined.size ?? 0) + (prefill?.role.pendingPushCount ?? 0);
+    const doubtful = inDoubt();
     if (doubtful > 0) {
       throw new HandoffError(
         'MEMORY_IN_DOUBT',

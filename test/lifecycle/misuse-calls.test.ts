@@ -145,7 +145,11 @@ const calls: Readonly<Record<string, Call>> = {
     hostCarrier: true,
     answer: value(undefined),
   },
-  resetPendingKvImports: { invoke: (sdk) => sdk.resetPendingKvImports(), needs: 'setup', answer: value(undefined) },
+  resetPendingKvImports: {
+    invoke: (sdk) => sdk.resetPendingKvImports({ deadlineMs: 0 }),
+    needs: 'setup',
+    answer: value(undefined),
+  },
   drain: { invoke: (sdk) => sdk.drain(), needs: 'setup', answer: value(undefined) },
   close: { invoke: (sdk) => sdk.close(), needs: 'nothing', answer: value(undefined) },
   inspect: { invoke: (sdk) => sdk.inspect(), needs: 'setup', answer: something },

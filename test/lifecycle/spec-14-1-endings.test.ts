@@ -111,7 +111,7 @@ test('14.1.14 a reset refuses while destinations may still be written, and relea
   const { network, decode, outcome } = await onItsWay(faults.errorWhileWriting('never'));
   network.advance(2);
   decode.poll();
-  await expect(decode.handoff.resetPendingKvImports()).rejects.toMatchObject({
+  await expect(decode.handoff.resetPendingKvImports({ deadlineMs: 0 })).rejects.toMatchObject({
     code: 'MEMORY_IN_DOUBT',
     message: expect.stringContaining('may still access cache storage'),
   });
@@ -119,6 +119,18 @@ test('14.1.14 a reset refuses while destinations may still be written, and relea
   expect(decode.handoff.inspect().quarantine).toMatchObject([{ requestId: 7, blocks: [10], continuationBlocks: [11] }]);
   await expect(decode.handoff.close()).rejects.toMatchObject({ code: 'MEMORY_IN_DOUBT' });
   expect(outcome.settled).toBe(1);
+});
+
+test('a reset waits for quarantined memory that becomes quiet within its deadline', async () => {
+  const { network, decode } = await onItsWay(faults.errorWhileWriting('later', 5));
+  network.advance(2);
+  decode.poll();
+  expect(decode.handoff.inspect().quarantine).toHaveLength(1);
+  const reset = decode.handoff.resetPendingKvImports({ deadlineMs: 1000 });
+  network.advance(10);
+  await reset;
+  expect(decode.handoff.inspect().quarantine).toEqual([]);
+  expect(decode.seen('reclaimed')).toHaveLength(1);
 });
 
 test('14.1.14 a reset gives up waiting at its deadline and keeps what is still on its way', async () => {
