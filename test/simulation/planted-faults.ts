@@ -23,7 +23,7 @@ export const plantedFaults: readonly PlantedFault[] = [
   {
     name: 'a cached prefix is used without a reference',
     file: 'lib/decode/reservation.ts',
-    from: 'if (cached.length > 0) blocks.retain(cached);',
+    from: 'blocks.retain(cached);',
     to: '',
   },
   {
