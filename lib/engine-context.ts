@@ -73,7 +73,13 @@ export interface SsmBuffers {
   readonly physicalSlots: number;
 }
 
-/** What a host engine implements: its memory, its allocators, and the few questions the SDK asks. */
+/**
+ * What a host engine implements: its memory, its allocators, and the few questions the SDK asks.
+ *
+ * No method may throw: the engine is then taken for broken (`ENGINE_CALL_FAILED`, event `engineFailed`). Questions
+ * (`canAdmitPrefilledDecode`, `isComplete`, `growthReserve`, `growthBlocks`, `targetQuiescent`) change nothing and call
+ * nothing of `StateHandoff`; `admitPrefilledDecode` and `abortRequest` may call `finishRequest` and `failRequest` only.
+ */
 export interface EngineContext {
   /** Model identity; both sides must agree. */
   readonly model: string;

@@ -72,13 +72,13 @@ int64_t WidenChecked(double token, size_t index) {
 
 // Two lanes: every 64-bit processor has these, and the compiler uses wider ones where it may.
 using Doubles = double __attribute__((vector_size(16)));
-using Wholes = int64_t __attribute__((vector_size(16)));
+using Wholes = uint64_t __attribute__((vector_size(16)));  // wraps where the tokens are none
 
 void Widen(const double* tokens, size_t count, int64_t* out, size_t first_index) {
   // Added to this, a whole number of at most 51 bits stands in the low bits of the sum, and comes out again unchanged.
   constexpr double kShift = 6755399441055744.0;  // 1.5 * 2^52
-  constexpr auto kShiftBits = std::bit_cast<int64_t>(kShift);
-  constexpr int64_t kSignAndExponent = ~((int64_t{1} << 52) - 1);
+  constexpr auto kShiftBits = std::bit_cast<uint64_t>(kShift);
+  constexpr uint64_t kSignAndExponent = ~((uint64_t{1} << 52) - 1);
   constexpr size_t kLanes = 2;
   size_t i = 0;
   for (; i + kGroup <= count; i += kGroup) {

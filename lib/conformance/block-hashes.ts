@@ -18,9 +18,9 @@ export const blockHashesSection: Section = {
       const hashes = computeBlockHashes(wide, blockSize, options);
       const digests = computeBlockDigests(wide, blockSize, options);
       const got = digests.map((digest, block) => {
-        const raw = digest.readBigUInt64LE(0);
+        const raw = new DataView(digest.buffer, digest.byteOffset).getBigUint64(0, true);
         expectEqual(`blocks[${block}].raw_u64 mod (2^63 - 1) + 1`, (raw % hashModulus) + 1n, hashes[block]);
-        return { digest_hex: digest.toString('hex'), raw_u64: raw, hash: hashes[block] };
+        return { digest_hex: Buffer.from(digest).toString('hex'), raw_u64: raw, hash: hashes[block] };
       });
       listOf(fields['blocks'], 'blocks').forEach((block, index) =>
         fieldsOf(block, `blocks[${index}]`, ['digest_hex', 'raw_u64', 'hash']),

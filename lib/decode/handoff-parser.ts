@@ -49,6 +49,8 @@ export interface ParseOptions {
 export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: ParseOptions = {}): ParsedKvMeta {
   const limits = options.limits ?? defaultTicketLimits;
   if (!isRecord(kvMeta)) throw argumentError('kvMeta', 'a map', kvMeta, 'TICKET_INVALID');
+  if (own(kvMeta, 'kvMeta') !== undefined)
+    throw argumentError('kvMeta', "a ticket's `kvMeta` field", 'a whole ticket', 'TICKET_INVALID');
   const fields = (own(kvMeta, 'handoff') ?? null) === null ? null : recordField(kvMeta, 'handoff', 'kvMeta');
   const handoff = fields === null ? null : parseHandoffFields(fields, 'kvMeta.handoff', limits);
   const records = peerRecords(kvMeta, sourceBlockIds, limits);

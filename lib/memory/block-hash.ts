@@ -94,7 +94,7 @@ export function parentHashes(hashes: BigInt64Array): BigInt64Array {
 }
 
 /** The whole digests behind the hashes, for conformance. @internal */
-export function computeBlockDigests(tokens: Tokens, blockSize: number, options: BlockHashOptions = {}): Buffer[] {
+export function computeBlockDigests(tokens: Tokens, blockSize: number, options: BlockHashOptions = {}): Uint8Array[] {
   checkBlockSize(blockSize);
   const whole = isList(tokens) ? doublesOf(tokens, 0, tokens.length) : tokens;
   const parent = firstParent(options);

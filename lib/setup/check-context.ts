@@ -3,6 +3,8 @@ import type { EngineContext } from '../engine-context.js';
 import { argumentError, HandoffError } from '../errors.js';
 import type { AxisName, BufferGeometry } from '../memory/axes-geometry.js';
 import { ownedHeads } from '../transfer/plan-kv.js';
+import { decideMeeting, pairStepsMax } from '../transfer/program-overlap.js';
+import type { Shape } from '../transfer/program-shape.js';
 
 /** What an engine does in a handoff. */
 export type Role = 'prefill' | 'decode';
@@ -50,6 +52,7 @@ export function checkContext(context: EngineContext, role: Role): void {
   }
   checkKv(context);
   checkSsm(context, role);
+  checkBuffersApart(context);
   if (role !== 'decode') return;
   for (const method of decodeMethods) {
     if (typeof context[method] !== 'function') throw invalid(`engine.${method}`, 'a method', context[method]);
@@ -68,6 +71,7 @@ function checkKv({ kv, blocks, blockSize, regions }: EngineContext): void {
     requireAxis(path, buffer, 'block', blocks.poolSize);
     requireAxis(path, buffer, 'token', blockSize);
     if (axis(buffer, 'head') !== undefined) requireAxis(path, buffer, 'head', heads.to - heads.from);
+    if (axis(buffer, 'dim') !== undefined) requireAxis(path, buffer, 'dim', layout.headDim);
   }
   checkLayerCover(kv);
 }
@@ -149,6 +153,30 @@ function checkApart(path: string, { axes, elementBytes }: BufferGeometry): void 
       throw invalid(`${path}.axes.${name}.strideBytes`, `at least ${extent}, what lies inside it`, strideBytes);
     extent += (size - 1) * strideBytes;
   }
+}
+
+/** No two buffers share a byte: what is written through one would be read through the other. */
+function checkBuffersApart({ kv, ssm }: EngineContext): void {
+  const named: [string, BufferGeometry][] = kv.buffers.map((buffer, index) => [`engine.kv.buffers[${index}]`, buffer]);
+  if (ssm !== null && ssm.layout.numLayers > 0)
+    named.push(['engine.ssm.conv', ssm.conv], ['engine.ssm.recurrent', ssm.recurrent]);
+  const shapes = named.map(([, buffer]) => shapeOf(buffer));
+  for (let later = 1; later < shapes.length; later += 1) {
+    for (let earlier = 0; earlier < later; earlier += 1) {
+      const [a, b] = [shapes[earlier]!, shapes[later]!];
+      if (a.region !== b.region || decideMeeting(a, b, { left: pairStepsMax }) !== 'meet') continue;
+      throw invalid(named[later]![0], `bytes that ${named[earlier]![0]} does not have`, named[later]![1].offsetBytes);
+    }
+  }
+}
+
+function shapeOf({ region, offsetBytes, elementBytes, axes }: BufferGeometry): Shape {
+  const turning = axes.filter(({ size }) => size > 1).sort((a, b) => b.strideBytes - a.strideBytes);
+  return {
+    ...{ rectangle: 0, region, base: offsetBytes, fragmentBytes: elementBytes, rows: null },
+    extent: turning.reduce((bytes, { size, strideBytes }) => bytes + (size - 1) * strideBytes, elementBytes),
+    axes: turning.map(({ size, strideBytes }) => ({ stride: strideBytes, count: size, column: null })),
+  };
 }
 
 function requireAxis(path: string, buffer: BufferGeometry, name: AxisName, size: number): void {

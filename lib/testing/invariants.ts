@@ -93,8 +93,17 @@ export function checkOwnership(rank: ObservedRank): Violation[] {
   const held = new Int32Array(blocks.poolSize);
   const slotOwners = new Map<number, string>();
   for (const { owner, blocks: ids, slot } of rank.holdings()) {
-    for (let i = 0; i < ids.length; i++) held[ids[i]!]!++;
+    for (let i = 0; i < ids.length; i++) {
+      if (ids[i]! >= 0 && ids[i]! < blocks.poolSize - 1) held[ids[i]!]!++;
+      else
+        violations.push({
+          invariant: 'I2',
+          message: `${rank.name} ${owner} holds ${ids[i]!}, which is no block to hold`,
+        });
+    }
     if (slot === null) continue;
+    if (slots === null || !(slot >= 0 && slot < slots.size))
+      violations.push({ invariant: 'I2', message: `${rank.name} ${owner} holds slot ${slot}, which the pool has not` });
     const other = slotOwners.get(slot);
     if (other !== undefined)
       violations.push({ invariant: 'I2', message: `${rank.name} slot ${slot} is held by ${other} and by ${owner}` });

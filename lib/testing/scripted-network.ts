@@ -9,10 +9,12 @@ import { ScriptedTransfer, type TransferSide } from './scripted-transfer.js';
 import type { ScriptedTransport } from './scripted-transport.js';
 import { SimulatedClock } from './simulated-clock.js';
 import {
+  faultKinds,
   smoothConnect,
   smoothTransfer,
   type ConnectPlan,
   type NetworkScript,
+  type TransferFault,
   type TransferPlan,
 } from './transfer-script.js';
 
@@ -76,8 +78,15 @@ export class ScriptedNetwork {
     return this.clock.step();
   }
 
-  /** What happens to the next transfer that `matches`; overrides the script, first planned first used. */
+  /**
+   * What happens to the next transfer that `matches`; overrides the script, first planned first used.
+   *
+   * @throws `ARGUMENT_INVALID` for a fault that does not exist
+   */
   planNext(plan: Partial<TransferPlan>, matches: TransferMatch = () => true): void {
+    const kind: unknown = plan.fault?.kind;
+    if (kind !== undefined && !faultKinds.has(kind as TransferFault['kind']))
+      throw argumentError('plan.fault.kind', [...faultKinds].join(', '), kind);
     this.#planned.push({ plan, matches });
   }
 

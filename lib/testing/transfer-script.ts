@@ -5,6 +5,18 @@
  */
 import type { SeededRandom } from './seeded-random.js';
 
+/** Names of all faults. */
+export const faultKinds: ReadonlySet<TransferFault['kind']> = new Set<TransferFault['kind']>([
+  'drop',
+  'stall',
+  'error',
+  'late-done',
+  'duplicate',
+  'begin-throws',
+  'poll-throws',
+  'peer-restart',
+]);
+
 /** When a transfer that failed is known to be quiet: at once, after some time, or never (until the peer is attested dead). */
 export type QuietProof = 'now' | 'later' | 'never';
 

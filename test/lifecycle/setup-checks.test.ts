@@ -28,6 +28,14 @@ const buffer = (changes: Partial<BufferGeometry>, stride: Record<string, number>
   return { kv: { ...kv, buffers: [{ ...first, axes, ...changes }, ...kv.buffers.slice(1)] } };
 };
 
+/** Twice the layers, the second half in the bytes of the first. */
+function overlaid(): object {
+  const { kv } = engineOf();
+  const layers = kv.layout.layerEnd;
+  const layout = { ...kv.layout, numLayersGlobal: 2 * kv.layout.numLayersGlobal, layerEnd: 2 * layers };
+  return { kv: { layout, buffers: [kv.buffers[0], kv.buffers[0]], layerStarts: [0, layers] } };
+}
+
 describe('an engine whose memory contradicts its layout', () => {
   test.each<[string, object, RegExp]>([
     [
@@ -54,6 +62,16 @@ describe('an engine whose memory contradicts its layout', () => {
       'an axis of another name',
       buffer({ axes: [{ name: 'colour' as never, size: 1, strideBytes: 1 }] }),
       /^engine\.kv\.buffers\[0\]\.axes/,
+    ],
+    [
+      'a head of another size',
+      { kv: { ...engineOf().kv, layout: { ...engineOf().kv.layout, headDim: 77 } } },
+      /^engine\.kv\.buffers\[0\]\.axes\.dim\.size: expected 77, got \d+$/,
+    ],
+    [
+      'two buffers at one place',
+      overlaid(),
+      /^engine\.kv\.buffers\[1\]: expected bytes that engine\.kv\.buffers\[0\] does not have, got 0/,
     ],
     ['no model name', { model: undefined }, /^engine\.model: expected a name, got undefined/],
     ['no kv at all', { kv: undefined }, /^engine\.kv: expected an object, got undefined/],

@@ -212,6 +212,16 @@ describe('parseKvMeta', () => {
 });
 
 describe('parseInstanceMeta', () => {
+  it('says what to pass when a whole ticket comes', () => {
+    const ticket = { requestId: 1, blockIds: sampleBlocks, kvMeta: sampleKvMeta(smallShape), handoff: null };
+    expect(() => parseKvMeta(ticket, sampleBlocks)).toThrow(
+      expect.objectContaining({
+        code: 'TICKET_INVALID',
+        message: 'kvMeta: expected a ticket\'s `kvMeta` field, got "a whole ticket"',
+      }),
+    );
+  });
+
   it('reads registered ranks, each with its own SSM state', () => {
     const shape = { ...hybridShape, tpSize: 2 };
     const { rankDescriptors, ssmRankDescriptors } = describeInstance(shape);

@@ -424,6 +424,22 @@ describe('checkInvariants', () => {
     ]);
   });
 
+  test('finds holdings of blocks and slots that are none', () => {
+    const blocks = pool();
+    const rank = observed(blocks, [{ owner: 'x', blocks: [-1, 5, 99], slot: 3 }], [], {
+      slots: { size: 3, isFree: () => true },
+    });
+    expect(messages(rank)).toEqual([
+      'I2 d0 x holds -1, which is no block to hold',
+      'I2 d0 x holds 5, which is no block to hold',
+      'I2 d0 x holds 99, which is no block to hold',
+      'I2 d0 x holds slot 3, which the pool has not',
+    ]);
+    expect(messages(observed(blocks, [{ owner: 'x', blocks: [], slot: 0 }]))).toEqual([
+      'I2 d0 x holds slot 0, which the pool has not',
+    ]);
+  });
+
   test('I4: finds a hash with two owners', () => {
     const owns = (attemptId: number, ...hashes: bigint[]): ObservedImport => ({
       attemptId,

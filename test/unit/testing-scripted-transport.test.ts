@@ -985,3 +985,9 @@ test('under seeded faults no byte moves after quiet, and what is done is whole',
     if (status === 'done') expect([...target.bytes.subarray(0, 24)]).toEqual(new Array(24).fill(0xee));
   }
 });
+
+test('refuses to plan a fault that does not exist', () => {
+  const network = new ScriptedNetwork();
+  const plan = { fault: { kind: 'stal' } } as unknown as Partial<TransferPlan>;
+  expect(() => network.planNext(plan)).toThrow(/^plan\.fault\.kind: expected drop, stall, .*got "stal"$/);
+});
