@@ -39,7 +39,7 @@ function routes(engine: ToyEngine, readDone: HandoffRef[]): Record<string, (body
       return { tokens: (await done).generatedTokens };
     },
     // What decode does not read any more, for the router to release.
-    '/read-done': () => readDone.splice(0),
+    '/read-done': () => ({ refs: readDone.splice(0) }),
     '/release': ({ ref }) => engine.handoff.releaseHandoffBlocks(ref as HandoffRef),
   };
 }

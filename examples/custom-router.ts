@@ -1,86 +1,50 @@
 /**
- * A small router over plain HTTP and JSON: starts a prefill and a decode engine, checks that they fit, and
- * serves `POST /v1/completions {"prompt": "…", "max_tokens": N}` on loopback. With a prompt as argument it asks itself once.
+ * A router over plain HTTP and JSON: checks that two engines fit together and serves
+ * `POST /v1/completions {"prompt": "…", "max_tokens": N}` on loopback.
  */
-import { spawn, type ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { join } from 'node:path';
+import { createServer, type IncomingMessage, type Server } from 'node:http';
 import { checkCompatible, parseInstanceCard } from 'state-handoff';
 
-type Ask = (path: string, body?: unknown) => Promise<Record<string, unknown>>;
-type Worker = { ask: Ask; process: ChildProcess };
+export type Json = Record<string, unknown>;
 
-async function post(port: number, path: string, body: unknown): Promise<Record<string, unknown>> {
-  const response = await fetch(`http://127.0.0.1:${port}${path}`, { method: 'POST', body: JSON.stringify(body) });
-  const answer = (await response.json()) as Record<string, unknown>;
+/** One call of an engine (or of this router). @throws what the other side answered, with its code */
+export async function ask(url: string, path: string, body: unknown = {}): Promise<Json> {
+  const response = await fetch(url + path, { method: 'POST', body: JSON.stringify(body) });
+  const answer = (await response.json()) as Json;
   if (!response.ok) throw new Error(`${path} failed because ${String(answer['reason'])} (${String(answer['code'])})`);
   return answer;
 }
 
-async function start(role: 'prefill' | 'decode', model: string): Promise<Worker> {
-  const script = join(__dirname, 'custom-engine-server.js');
-  const worker = spawn(process.execPath, [script, role, model], { stdio: ['pipe', 'pipe', 'inherit'] });
-  const [line] = (await once(worker.stdout, 'data')) as [Buffer];
-  const { port } = JSON.parse(line.toString()) as { port: number };
-  return { process: worker, ask: (path, body = {}) => post(port, path, body) };
+async function bodyOf(request: IncomingMessage): Promise<Json> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of request as AsyncIterable<Buffer>) chunks.push(chunk);
+  return JSON.parse(Buffer.concat(chunks).toString()) as Json;
 }
 
-/** One request through both hops. Whatever happens, what decode no longer reads is released at the source. */
-async function complete(
-  prefill: Worker,
-  decode: Worker,
-  requestId: string,
-  text: string,
-  count: number,
-): Promise<string[]> {
-  const prompt = [...Buffer.from(text)];
-  const { ticket } = await prefill.ask('/prefill', { requestId, prompt });
-  try {
-    const { tokens } = await decode.ask('/decode', { requestId, prompt, count, ticket });
-    return (tokens as number[]).map(String);
-  } finally {
-    const refs = (await decode.ask('/read-done')) as unknown as unknown[];
-    for (const ref of refs) await prefill.ask('/release', { ref });
-  }
-}
+/** A router that is not listening yet. @throws when the engines do not fit, naming each field and both sides */
+export async function createRouter(prefill: string, decode: string): Promise<Server> {
+  const cards = await Promise.all([prefill, decode].map(async (url) => parseInstanceCard(await ask(url, '/card'))));
+  const differences = checkCompatible(cards[0]!, cards[1]!).map(
+    ({ field, ours, theirs }) => `${field}: prefill has ${String(ours)}, decode has ${String(theirs)}`,
+  );
+  if (differences.length > 0) throw new Error(differences.join('\n'));
 
-async function main(): Promise<void> {
-  const [model, otherModel] = [process.env['TOY_MODEL'] ?? 'toy-1', process.env['TOY_DECODE_MODEL']];
-  const [prefill, decode] = await Promise.all([start('prefill', model), start('decode', otherModel ?? model)]);
-  const cards = await Promise.all([prefill, decode].map(async ({ ask }) => parseInstanceCard(await ask('/card'))));
-  const differences = checkCompatible(cards[0]!, cards[1]!);
-  if (differences.length > 0) {
-    for (const { field, ours, theirs } of differences)
-      console.error(`${field}: prefill has ${String(ours)}, decode has ${String(theirs)}`);
-    process.exit(1);
-  }
   let served = 0;
-  const server = createServer((request, response) => {
-    const chunks: Buffer[] = [];
-    request.on('data', (chunk: Buffer) => chunks.push(chunk));
-    request.on('end', () => {
-      const { prompt, max_tokens: count } = JSON.parse(Buffer.concat(chunks).toString()) as {
-        prompt: string;
-        max_tokens: number;
-      };
-      complete(prefill, decode, `r${(served += 1)}`, prompt, count).then(
-        (tokens) => response.end(JSON.stringify({ tokens })),
-        (error: Error) => response.writeHead(502).end(JSON.stringify({ error: error.message })),
-      );
-    });
+  /** One request through both hops. Whatever happens, what decode no longer reads is released at the source. */
+  async function complete({ prompt: text, max_tokens: count }: Json): Promise<Json> {
+    const [requestId, prompt] = [`r${(served += 1)}`, [...Buffer.from(String(text))]];
+    const { ticket } = await ask(prefill, '/prefill', { requestId, prompt });
+    try {
+      return await ask(decode, '/decode', { requestId, prompt, count, ticket });
+    } finally {
+      const { refs } = await ask(decode, '/read-done');
+      for (const ref of refs as unknown[]) await ask(prefill, '/release', { ref });
+    }
+  }
+  return createServer((request, response) => {
+    bodyOf(request)
+      .then(complete)
+      .then((answer) => response.end(JSON.stringify(answer)))
+      .catch((error: Error) => response.writeHead(502).end(JSON.stringify({ reason: error.message })));
   });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  console.log(JSON.stringify({ port, workers: [prefill.process.pid, decode.process.pid] }));
-  const text = process.argv[2];
-  if (text === undefined) return;
-  console.log(JSON.stringify(await post(port, '/v1/completions', { prompt: text, max_tokens: 8 })));
-  console.log(JSON.stringify(await prefill.ask('/load')));
-  server.close();
-  for (const { process: worker } of [prefill, decode]) worker.stdin?.end();
 }
-
-void main();
