@@ -44,6 +44,8 @@ export class Batch {
   terms = 1;
   /** `[row][term]`: factor of each term. */
   readonly gates: Float64Array;
+  /** `[row][term]`: the expert of each term, in an expert layer. */
+  readonly chosen: Int32Array;
   /** `[row][term][shard][dModel]`: what tensor and expert ranks exchange. */
   readonly partials: Float32Array;
   /** `[row][headDim / 2]`. */
@@ -79,6 +81,7 @@ export class Batch {
     this.residual = new Float64Array(capacity * dModel);
     this.normed = new Float64Array(capacity * dModel);
     this.gates = new Float64Array(capacity * termsMax);
+    this.chosen = new Int32Array(capacity * termsMax);
     this.partials = new Float32Array(capacity * termsMax * shardCount * dModel);
     this.cosines = new Float64Array(capacity * pairs);
     this.sines = new Float64Array(capacity * pairs);

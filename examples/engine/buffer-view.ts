@@ -24,8 +24,10 @@ export class BufferView {
     this.geometry = geometry;
     this.numbers = new Float32Array(buffer, 0, Math.floor(buffer.byteLength / 4));
     this.base = this.numbersIn('offsetBytes', geometry.offsetBytes);
-    let last = this.base;
-    for (const { name, size } of geometry.axes) last += Math.max(0, size - 1) * this.stride(name);
+    // A stage without such a layer has a buffer of no numbers.
+    const isEmpty = geometry.axes.some(({ size }) => size === 0);
+    const extents = geometry.axes.map(({ name, size }) => (size - 1) * this.stride(name));
+    const last = isEmpty ? 0 : extents.reduce((sum, extent) => sum + extent, this.base);
     if (last >= this.numbers.length) {
       throw this.invalid('axes', `an extent of at most ${this.numbers.length} numbers`, last + 1);
     }

@@ -35,7 +35,7 @@ export class Experts implements Sublayer {
     this.router = weights.matrix(`${name}.router`, [{ from: 0, to: count }], dModel, input);
     this.blocks = Array.from({ length: count }, (_, id) => {
       if (id < slice.experts.from || id >= slice.experts.to) return undefined;
-      return new GatedBlock(`${name}.${id}`, weights, dModel, dim, slice.shards);
+      return new GatedBlock(`${name}.${id}`, weights, dModel, dim, slice.expertShards);
     });
     this.scores = new Float32Array(count);
     this.chosen = new Int32Array(perToken);
@@ -43,17 +43,34 @@ export class Experts implements Sublayer {
 
   computePartials(batch: Batch): void {
     const { dModel } = this.config;
+    this.route(batch);
+    for (let at = 0; at < batch.rows * batch.terms; at++) {
+      const row = Math.floor(at / batch.terms);
+      this.run(batch.chosen[at]!, batch.normed, row * dModel, batch.partials, at * shardCount * dModel);
+    }
+  }
+
+  /** Norms the rows and chooses the experts of each: `batch.normed`, `terms`, `gates` and `chosen`. */
+  route(batch: Batch): void {
+    const { dModel } = this.config;
     const terms = this.chosen.length;
     batch.terms = terms;
     for (let row = 0; row < batch.rows; row++) {
       rmsNorm(batch.residual, row * dModel, this.gain, 0, dModel, batch.normed, row * dModel);
       project(this.router, this.scores.length, dModel, batch.normed, row * dModel, this.scores, 0);
       this.choose(batch.gates, row * terms);
-      for (let term = 0; term < terms; term++) {
-        const partialsAt = (row * terms + term) * shardCount * dModel;
-        this.blocks[this.chosen[term]!]?.run(batch.normed, row * dModel, batch.partials, partialsAt);
-      }
+      batch.chosen.set(this.chosen, row * terms);
     }
+  }
+
+  /** Whether this rank holds shards of an expert. */
+  has(expert: number): boolean {
+    return this.blocks[expert] !== undefined;
+  }
+
+  /** What this rank's shards of one expert make of `x`; nothing when the expert lives elsewhere. */
+  run(expert: number, x: Float64Array, xAt: number, partials: Float32Array, partialsAt: number): void {
+    this.blocks[expert]?.run(x, xAt, partials, partialsAt);
   }
 
   /** The best-scored experts in id order (the lower id among equals), and their softmax as gates. */

@@ -1,9 +1,8 @@
 /**
  * The forward pass over a batch: embedding, layers, read-out.
  *
- * One rank runs {@link Model.forward}. Several ranks run the same steps with an exchange between them: all of a stage
- * call `computePartials` of a sublayer, exchange `batch.partials`, and call {@link absorb}; a stage hands
- * `batch.residual` to the next. No bit of the result depends on how many there are.
+ * One rank runs {@link Model.forward}. Several ranks run the same steps with messages between them (`rank-forward.ts`).
+ * No bit of the result depends on how many there are.
  */
 import type { Batch } from './batch.js';
 import { Attention } from './attention.js';
@@ -13,7 +12,7 @@ import { FeedForward } from './feed-forward.js';
 import type { KvMemory } from './kv-memory.js';
 import { combineShards, project, rmsNorm, shardCount } from './math.js';
 import { Proposer } from './proposer.js';
-import type { RankSlice } from './rank-slice.js';
+import { sizeOf, type Range, type RankSlice } from './rank-slice.js';
 import { Ssm } from './ssm.js';
 import type { SsmMemory } from './ssm-memory.js';
 import type { Sublayer } from './sublayer.js';
@@ -29,7 +28,10 @@ export class Model {
   readonly proposer: Proposer;
   private readonly embedding: Float64Array;
   private readonly readOutGain: Float32Array;
+  /** Of this rank's part of the vocabulary. */
   private readonly readOutWeights: Float32Array;
+  /** Of all of it: the proposing head guesses on every rank alike, and asks no other rank. */
+  private readonly proposingWeights: Float32Array;
   /** Added to each logit. Random weights speak in random bytes; this keeps to those a terminal can show. */
   private readonly readOutBias: Float32Array;
   private readonly normed: Float64Array;
@@ -45,6 +47,7 @@ export class Model {
     const { dModel, vocabSize } = config;
     const weights = new SeededWeights(config.seed);
     const input = { from: 0, to: dModel };
+    const whole = { from: 0, to: vocabSize };
     const sublayers: Sublayer[] = [];
     let attentionLayer = 0;
     let ssmLayer = 0;
@@ -60,17 +63,17 @@ export class Model {
       );
     }
     this.sublayers = sublayers;
-    this.embedding = new Float64Array(
-      weights.matrix('embedding', [{ from: 0, to: vocabSize }], dModel, input, Math.sqrt(dModel)),
-    );
+    this.embedding = new Float64Array(weights.matrix('embedding', [whole], dModel, input, Math.sqrt(dModel)));
     this.readOutGain = weights.normGain('readOut.norm', input);
     this.readOutWeights = weights.matrix('readOut', [slice.vocabulary], dModel, input);
+    const suffices = sizeOf(slice.vocabulary) === vocabSize || config.numSpeculativeTokens === 0;
+    this.proposingWeights = suffices ? this.readOutWeights : weights.matrix('readOut', [whole], dModel, input);
     this.readOutBias = Float32Array.from({ length: vocabSize }, (_, token) =>
       isPrintable(token) ? 0 : unprintableBias,
     );
     this.normed = new Float64Array(dModel);
     this.proposer = new Proposer(config, weights, this.embedding, (hidden, at, logits, logitsAt) =>
-      this.readOut(hidden, at, logits, logitsAt),
+      this.readOut(this.proposingWeights, whole, hidden, at, logits, logitsAt),
     );
   }
 
@@ -100,15 +103,22 @@ export class Model {
       const logitRow = batch.logitRowOf[row]!;
       if (logitRow < 0) continue;
       batch.hidden.set(batch.residual.subarray(row * dModel, (row + 1) * dModel), logitRow * dModel);
-      this.readOut(batch.residual, row * dModel, batch.logits, logitRow * vocabSize);
+      const { readOutWeights, slice } = this;
+      this.readOut(readOutWeights, slice.vocabulary, batch.residual, row * dModel, batch.logits, logitRow * vocabSize);
     }
   }
 
-  private readOut(hidden: Float64Array, at: number, logits: Float32Array, logitsAt: number): void {
+  private readOut(
+    weights: Float32Array,
+    { from, to }: Range,
+    hidden: Float64Array,
+    at: number,
+    logits: Float32Array,
+    logitsAt: number,
+  ): void {
     const { dModel } = this.config;
-    const { from, to } = this.slice.vocabulary;
     rmsNorm(hidden, at, this.readOutGain, 0, dModel, this.normed, 0);
-    project(this.readOutWeights, to - from, dModel, this.normed, 0, logits, logitsAt + from);
+    project(weights, to - from, dModel, this.normed, 0, logits, logitsAt + from);
     for (let token = from; token < to; token++) logits[logitsAt + token]! += this.readOutBias[token]!;
   }
 }

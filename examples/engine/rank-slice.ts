@@ -20,6 +20,9 @@ export interface Parallelism {
   readonly ppRank: number;
   readonly epSize: number;
   readonly epRank: number;
+  /** How many ranks cut one expert, and which of them this one is. */
+  readonly expertTpSize: number;
+  readonly expertTpRank: number;
   readonly globalRank: number;
 }
 
@@ -30,6 +33,8 @@ export const singleRank: Parallelism = {
   ppRank: 0,
   epSize: 1,
   epRank: 0,
+  expertTpSize: 1,
+  expertTpRank: 0,
   globalRank: 0,
 };
 
@@ -47,6 +52,8 @@ export interface RankSlice {
   /** Canonical shards of every contraction that tensor parallelism splits. */
   readonly shards: Range;
   readonly experts: Range;
+  /** Canonical shards of each of these experts. */
+  readonly expertShards: Range;
   readonly vocabulary: Range;
   readonly isFirstStage: boolean;
   readonly isLastStage: boolean;
@@ -54,10 +61,11 @@ export interface RankSlice {
 
 /** @throws `ARGUMENT_INVALID` when the model cannot be split so */
 export function rankSlice(config: ModelConfig, parallelism: Parallelism = singleRank): RankSlice {
-  const { tpSize, tpRank, ppSize, ppRank, epSize, epRank } = parallelism;
+  const { tpSize, tpRank, ppSize, ppRank, epSize, epRank, expertTpSize, expertTpRank } = parallelism;
   requireInteger('parallelism.tpRank', tpRank, 0, tpSize - 1);
   requireInteger('parallelism.ppRank', ppRank, 0, ppSize - 1);
   requireInteger('parallelism.epRank', epRank, 0, epSize - 1);
+  requireInteger('parallelism.expertTpRank', expertTpRank, 0, expertTpSize - 1);
   const split = (what: string, count: number, size: number, rank: number): Range => {
     if (count % size !== 0) throw badInput('parallelism', `a divisor of the ${count} ${what}`, size);
     const each = count / size;
@@ -80,6 +88,7 @@ export function rankSlice(config: ModelConfig, parallelism: Parallelism = single
     ssmGroups: split('SSM groups', config.ssm?.ngroups ?? 0, tpSize, tpRank),
     shards: split('shards', shardCount, tpSize, tpRank),
     experts: split('experts', config.experts?.count ?? 0, epSize, epRank),
+    expertShards: split('shards', shardCount, expertTpSize, expertTpRank),
     vocabulary: split('vocabulary entries', config.vocabSize, tpSize, tpRank),
     isFirstStage: ppRank === 0,
     isLastStage: ppRank === ppSize - 1,
