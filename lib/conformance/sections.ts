@@ -1,4 +1,5 @@
 /** Every section that can be run. A new one: write its file, add its line. */
+import { aggregatedRoutingSection } from './aggregated-routing.js';
 import { blockHashesSection } from './block-hashes.js';
 import { completionReportBytesSection } from './completion-report-bytes.js';
 import { completionTrackerSection } from './completion-tracker.js';
@@ -10,6 +11,7 @@ import { ssmSlotPoolSection } from './ssm-slot-pool.js';
 import { transferRecordsSection } from './transfer-records.js';
 
 export const sections: readonly Section[] = [
+  aggregatedRoutingSection,
   blockHashesSection,
   completionReportBytesSection,
   completionTrackerSection,

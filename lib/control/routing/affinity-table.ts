@@ -1,0 +1,217 @@
+/**
+ * Which engines probably hold which prompt blocks: what the router assigned to them lately (spec 1.6). A hint, bounded in
+ * memory: a lost entry costs a worse choice, nothing else. Losing an engine takes constant time; its entries are dead from
+ * then on and swept as the table is used.
+ */
+import { argumentError } from '../../errors.js';
+import { AffinitySegment, type HolderSink, type SegmentTable } from './affinity-segment.js';
+import { AffinityStamps } from './affinity-stamps.js';
+
+/** How the table is laid out. */
+export interface AffinityTableOptions {
+  /** After this time an entry no longer counts; null: never, and entries are as recent as their recording's number. */
+  readonly ttlMs: number | null;
+  /** Blocks that are remembered, about; beyond, the oldest are forgotten. */
+  readonly blocksMax: number;
+  /** Keeps peers that choose their hashes from choosing where they lie; any two 32-bit numbers, secret. */
+  readonly seed?: readonly [number, number];
+}
+
+/** An engine's place in the table, while it is there. */
+export type AffinityColumn = number;
+
+/** One living entry of a block. */
+export interface AffinityHolder {
+  readonly column: AffinityColumn;
+  /** The number of the recording, from 1; with a time to live, that of a slice of time. */
+  readonly recency: number;
+}
+
+/** Engines that the table can tell apart. */
+export const affinityColumnsMax = 256;
+
+const blocksPerSegment = 8192;
+const segmentsMax = 2048;
+const blocksMaxMax = 2 ** 26;
+
+/** Prompt blocks and the engines that were assigned them. Hashes are those of spec 3; a hash of 0 names nothing. */
+export class AffinityTable implements SegmentTable {
+  readonly #segments: AffinitySegment[];
+  readonly #segmentBits: number;
+  readonly #stamps: AffinityStamps;
+  /** For each column the smallest count that is its engine's own; what is below was an engine's before it. */
+  readonly #since = new Float64Array(affinityColumnsMax);
+  readonly #taken = new Uint8Array(affinityColumnsMax);
+  readonly #seed: readonly [number, number];
+  readonly #expires: boolean;
+  #sweepAt = 0;
+
+  /** @throws `OPTION_INVALID` */
+  constructor({ ttlMs, blocksMax, seed = [0x2545f491, 0x4f6cdd1d] }: AffinityTableOptions) {
+    if (ttlMs !== null && !(ttlMs > 0 && ttlMs < Infinity))
+      throw argumentError('affinity.ttlMs', 'more than 0, or null', ttlMs, 'OPTION_INVALID');
+    if (!Number.isSafeInteger(blocksMax) || blocksMax < 1 || blocksMax > blocksMaxMax)
+      throw argumentError('affinity.blocksMax', `an integer in [1, ${blocksMaxMax}]`, blocksMax, 'OPTION_INVALID');
+    this.#seed = seed;
+    this.#expires = ttlMs !== null;
+    this.#segmentBits = Math.min(
+      Math.log2(segmentsMax),
+      Math.ceil(Math.log2(Math.max(1, blocksMax / blocksPerSegment))),
+    );
+    const count = 2 ** this.#segmentBits;
+    this.#stamps = new AffinityStamps({
+      ttlMs,
+      modulus: ttlMs === null ? 2 ** 32 - 1 : 2 ** 16 - 1,
+      margin: count + 1,
+    });
+    const stampType = ttlMs === null ? Uint32Array : Uint16Array;
+    const slotsMax = Math.ceil(blocksMax / count);
+    this.#segments = Array.from({ length: count }, () => new AffinitySegment(this, stampType, slotsMax));
+  }
+
+  /** Blocks remembered, those of lost engines and expired ones that were not swept yet among them. */
+  get size(): number {
+    return this.#segments.reduce((sum, { used }) => sum + used, 0);
+  }
+
+  /** Bytes of the table's arrays. */
+  get bytes(): number {
+    return this.#segments.reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+
+  /** A column for a new engine; null when {@link affinityColumnsMax} engines are there. */
+  join(): AffinityColumn | null {
+    const column = this.#taken.indexOf(0);
+    if (column < 0) return null;
+    this.#taken[column] = 1;
+    return column;
+  }
+
+  /** The engine is gone, and with it all that it held. Takes the same time whatever that is. */
+  leave(column: AffinityColumn): void {
+    this.#taken[column] = 0;
+    this.#since[column] = this.#stamps.separate();
+  }
+
+  /** These blocks were assigned to the engine, as one recording. */
+  record(column: AffinityColumn, hashes: BigInt64Array, nowMs: number): void {
+    const isNew = this.#stamps.advance(nowMs);
+    const stamp = this.#stamps.stampOf(this.#stamps.newest);
+    const words = wordsOf(hashes);
+    for (let at = 0; at < words.length; at += 2) {
+      const [low, high] = [words[at]!, words[at + 1]!];
+      if (low === 0 && high === 0) continue;
+      const mixed = this.#mix(low, high);
+      this.#segments[this.#segmentOf(mixed)]!.put(low, high, this.#placeOf(mixed), column, stamp);
+    }
+    if (isNew && this.#expires) this.#sweep();
+  }
+
+  /**
+   * How many leading blocks of a prompt each engine holds without a gap.
+   *
+   * @param depths - by column; overwritten
+   */
+  leadingDepths(hashes: BigInt64Array, nowMs: number, depths: Int32Array): void {
+    this.#stamps.expire(nowMs);
+    depths.fill(0);
+    const words = wordsOf(hashes);
+    let deepest = 0;
+    let block = 0;
+    const sink: HolderSink = (column) => {
+      if (depths[column] === block) deepest = depths[column] = block + 1;
+    };
+    for (; 2 * block < words.length && deepest === block; block++) {
+      this.#visit(words[2 * block]!, words[2 * block + 1]!, sink);
+    }
+  }
+
+  /**
+   * The last of a prompt's blocks that any engine holds, whether or not the blocks before it are held (Gen B).
+   *
+   * @param recencies - by column, the recording with which an engine was assigned that block, 0 where it was not;
+   * overwritten
+   * @returns how many blocks lead up to it, itself included; 0 when no block is held
+   */
+  deepestBlock(hashes: BigInt64Array, nowMs: number, recencies: Float64Array): number {
+    this.#stamps.expire(nowMs);
+    recencies.fill(0);
+    const words = wordsOf(hashes);
+    let isHeld = false;
+    const sink: HolderSink = (column, stamp) => {
+      isHeld = true;
+      recencies[column] = this.#stamps.countOf(stamp) + 1;
+    };
+    for (let block = hashes.length; block > 0; block--) {
+      this.#visit(words[2 * block - 2]!, words[2 * block - 1]!, sink);
+      if (isHeld) return block;
+    }
+    return 0;
+  }
+
+  /** Who holds one block, by column. */
+  holders(hash: bigint, nowMs: number): AffinityHolder[] {
+    this.#stamps.expire(nowMs);
+    const words = wordsOf(BigInt64Array.of(hash));
+    const found: AffinityHolder[] = [];
+    this.#visit(words[0]!, words[1]!, (column, stamp) =>
+      found.push({ column, recency: this.#stamps.countOf(stamp) + 1 }),
+    );
+    return found.sort((a, b) => a.column - b.column);
+  }
+
+  /** For the segments. @internal */
+  isAlive(column: number, stamp: number): boolean {
+    const count = this.#stamps.countOf(stamp);
+    return count >= this.#stamps.oldest && count >= this.#since[column]!;
+  }
+
+  /** For the segments. @internal */
+  age(stamp: number): number {
+    return this.#stamps.newest - this.#stamps.countOf(stamp);
+  }
+
+  /** For the segments. @internal */
+  place(low: number, high: number): number {
+    return this.#placeOf(this.#mix(low, high));
+  }
+
+  #visit(low: number, high: number, sink: HolderSink): void {
+    if (low === 0 && high === 0) return;
+    const mixed = this.#mix(low, high);
+    this.#segments[this.#segmentOf(mixed)]!.visit(low, high, this.#placeOf(mixed), sink);
+  }
+
+  /** Every segment comes round before a dead stamp is used again. */
+  #sweep(): void {
+    const segment = this.#segments[this.#sweepAt]!;
+    this.#sweepAt = (this.#sweepAt + 1) % this.#segments.length;
+    if (segment.hasDead()) segment.rebuild();
+  }
+
+  #segmentOf(mixed: number): number {
+    return this.#segmentBits === 0 ? 0 : mixed >>> (32 - this.#segmentBits);
+  }
+
+  #placeOf(mixed: number): number {
+    return ((mixed << this.#segmentBits) >>> 0) / 2 ** 32;
+  }
+
+  /** Both words under the secret seed, mixed one after the other so that no two inputs cancel out without it. */
+  #mix(low: number, high: number): number {
+    return finalMix(finalMix(low ^ this.#seed[0]) ^ high ^ this.#seed[1]);
+  }
+}
+
+/** The finalizer of MurmurHash3 (public domain, Austin Appleby): every input bit moves every output bit. */
+function finalMix(value: number): number {
+  let mixed = value;
+  mixed = Math.imul(mixed ^ (mixed >>> 16), 0x85ebca6b);
+  mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35);
+  return mixed ^ (mixed >>> 16);
+}
+
+/** Low and high word of each hash; every machine this package runs on is little-endian. */
+function wordsOf(hashes: BigInt64Array): Int32Array {
+  return new Int32Array(hashes.buffer, hashes.byteOffset, 2 * hashes.length);
+}
