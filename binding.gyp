@@ -29,6 +29,7 @@
         'cuda/core/copy_program_coverage.cc',
         'cuda/core/copy_program_overlap.cc',
         'cuda/core/copy_walk.cc',
+        'cuda/core/cuda_driver.cc',
         'cuda/core/region.cc',
         'cuda/core/thread_pool.cc',
         'cuda/core/transfer.cc',
