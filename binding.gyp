@@ -4,6 +4,7 @@
       'target_name': 'state_handoff',
       'sources': [
         'cuda/binding/addon.cc',
+        'cuda/core/dynamic_library.cc',
         'cuda/core/sealed_memory.cc',
         'cuda/core/generations.cc',
         # memory
@@ -21,6 +22,7 @@
         'cuda/core/ssm_slot_pool.cc',
         # transfer
         'cuda/binding/transfer.cc',
+        'cuda/binding/transport_environment.cc',
         'cuda/binding/host_binding.cc',
         'cuda/core/completion_ring.cc',
         'cuda/core/copy_executor.cc',
@@ -40,6 +42,7 @@
         'cuda/transport/host_mapping.cc',
         'cuda/transport/host_plain_copy.cc',
         'cuda/transport/host_wire.cc',
+        'cuda/transport/nixl_api.cc',
       ],
       'include_dirs': ['cuda'],
       'dependencies': ["<!(node -p \"require('node-addon-api').targets\"):node_addon_api_except_all"],

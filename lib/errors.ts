@@ -65,6 +65,7 @@ export const errorCodes = {
   PEER_LOST: { retryable: true, phase: 'transfer', native: true },
   PEER_REFUSED: { retryable: false, phase: 'transfer', native: true },
   NO_TRANSPORT: { retryable: false, phase: 'setup' },
+  TRANSPORT_UNAVAILABLE: { retryable: false, phase: 'setup', native: true },
   // Memory that may still be written.
   MEMORY_IN_DOUBT: { retryable: true, phase: 'decode' },
   HANDOFF_STILL_PINNED: { retryable: true, phase: 'prefill' },

@@ -1,69 +1,15 @@
 // The host transport, as JavaScript sees it. Names and order as in lib/native/transfer-types.ts.
-//
-// One context an environment: it owns the one thread-safe function, which only says "look at the rings", and closes
-// every transport of the environment when that is torn down.
 #include <algorithm>
-#include <mutex>
 
 #include "../transport/host_endpoint.h"
 #include "../transport/host_plain_copy.h"
 #include "memory_objects.h"
 #include "transfer_objects.h"
+#include "transport_environment.h"
 
 namespace state_handoff {
 
 namespace {
-
-// Wakes JavaScript from any thread; does nothing once the environment is going away.
-class WakeBell {
- public:
-  void Listen(Napi::Env env, Napi::Function callback) {
-    const std::lock_guard lock(mutex_);
-    if (over_ || open_) return;
-    function_ = Napi::ThreadSafeFunction::New(env, callback, "state-handoff wake", 1, 1);
-    function_.Unref(env);
-    open_ = true;
-  }
-
-  void Ring() {
-    const std::lock_guard lock(mutex_);
-    // A full queue has a wake-up in it already. One that is closing may not be touched again.
-    if (open_ && function_.NonBlockingCall() == napi_closing) open_ = false;
-  }
-
-  void Close() {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-    if (open_) function_.Abort();
-    open_ = false;
-  }
-
- private:
-  std::mutex mutex_;
-  Napi::ThreadSafeFunction function_;
-  bool open_ = false;
-  bool over_ = false;
-};
-
-struct HostEnvironment {
-  std::shared_ptr<WakeBell> bell = std::make_shared<WakeBell>();
-  std::vector<std::weak_ptr<HostEndpoint>> endpoints;
-  // One for each copy of the SDK's JavaScript that this environment has loaded.
-  std::vector<Napi::FunctionReference> listeners;
-
-  void Add(const std::shared_ptr<HostEndpoint>& endpoint) {
-    std::erase_if(endpoints, [](const std::weak_ptr<HostEndpoint>& known) { return known.expired(); });
-    endpoints.push_back(endpoint);
-  }
-
-  void TearDown() {
-    for (const std::weak_ptr<HostEndpoint>& known : endpoints) {
-      if (const std::shared_ptr<HostEndpoint> endpoint = known.lock()) endpoint->Close();
-    }
-    bell->Close();
-    listeners.clear();
-  }
-};
 
 struct EndpointHandle {
   static constexpr napi_type_tag kTag{0x41d5c0a2be974c11, 0xb7f8306e5d2a9c43};
@@ -72,8 +18,6 @@ struct EndpointHandle {
 };
 
 constexpr int64_t kIdMax = 9007199254740991;
-
-HostEnvironment& EnvironmentOf(const Napi::CallbackInfo& info) { return *static_cast<HostEnvironment*>(info.Data()); }
 
 HostEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
   return *HandleArgument<EndpointHandle>(info, 0, "endpoint").endpoint;
@@ -98,29 +42,15 @@ Napi::Value ErrorValue(Napi::Env env, ErrorCode code, const std::string& message
   return error;
 }
 
-Napi::Value WakeListen(const Napi::CallbackInfo& info) {
-  if (!info[0].IsFunction()) ThrowArgument("callback", "a function");
-  HostEnvironment& environment = EnvironmentOf(info);
-  environment.listeners.push_back(Napi::Persistent(info[0].As<Napi::Function>()));
-  if (environment.listeners.size() > 1) return info.Env().Undefined();
-  const auto call_all = [](const Napi::CallbackInfo& call) {
-    for (const Napi::FunctionReference& listener : EnvironmentOf(call).listeners) listener.Call({});
-  };
-  environment.bell->Listen(info.Env(), Napi::Function::New(info.Env(), call_all, "wake", &environment));
-  // Hooks run last first: this one before the thread-safe function's own, so that no thread rings while that closes.
-  info.Env().AddCleanupHook([&environment] { environment.TearDown(); });
-  return info.Env().Undefined();
-}
-
 Napi::Value HostOpen(const Napi::CallbackInfo& info) {
   HostEndpoint::Options options;
   options.blocks = GenerationsObject::TableOf(info[0], "blockGenerations");
   options.slots = GenerationsObject::TableOf(info[1], "slotGenerations");
   options.threads = static_cast<size_t>(WholeArgument(info, 2, "threads", 1, 64));
   options.transfers_max = static_cast<size_t>(WholeArgument(info, 3, "transfersMax", 1, 1 << 20));
-  HostEnvironment& environment = EnvironmentOf(info);
+  TransportEnvironment& environment = EnvironmentOf(info);
   auto handle = std::make_unique<EndpointHandle>();
-  handle->endpoint = std::make_shared<HostEndpoint>(std::move(options), [bell = environment.bell] { bell->Ring(); });
+  handle->endpoint = std::make_shared<HostEndpoint>(std::move(options), [bell = environment.bell()] { bell->Ring(); });
   environment.Add(handle->endpoint);
   return WrapHandle(info.Env(), std::move(handle));
 }
@@ -277,14 +207,7 @@ Napi::Value DebugCopyFragments(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void InitHost(Napi::Env env, Napi::Object exports) {
-  auto* environment = new HostEnvironment();
-  // Runs before handles are finalized; those close their transports too, and find them closed.
-  env.AddCleanupHook([environment] {
-    environment->TearDown();
-    delete environment;
-  });
-  Export<WakeListen>(env, exports, "wakeListen", environment);
+void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment) {
   Export<HostOpen>(env, exports, "hostOpen", environment);
   Export<HostRegister>(env, exports, "hostRegister");
   Export<HostListen>(env, exports, "hostListen");

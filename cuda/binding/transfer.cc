@@ -3,6 +3,7 @@
 
 #include "../core/copy_program_check.h"
 #include "transfer_objects.h"
+#include "transport_environment.h"
 
 namespace state_handoff {
 
@@ -139,7 +140,9 @@ void InitTransfer(Napi::Env env, Napi::Object exports) {
   Export<RegionBufferOf>(env, exports, "regionBuffer");
   Export<RegionClose>(env, exports, "regionClose");
   Export<ProgramCheck>(env, exports, "programCheck");
-  InitHost(env, exports);
+  TransportEnvironment* environment = TransportEnvironment::Create(env);
+  Export<WakeListen>(env, exports, "wakeListen", environment);
+  InitHost(env, exports, environment);
 }
 
 }  // namespace state_handoff

@@ -101,6 +101,8 @@ void Export(Napi::Env env, Napi::Object exports, const char* name, void* data = 
   exports.Set(name, Napi::Function::New<CallGuarded<kBody>>(env, name, data));
 }
 
-void InitHost(Napi::Env env, Napi::Object exports);  // host_binding.cc
+class TransportEnvironment;
+
+void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // host_binding.cc
 
 }  // namespace state_handoff

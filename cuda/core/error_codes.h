@@ -21,6 +21,7 @@
   X(SLOT_OUT_OF_RANGE)               \
   X(SLOT_POOL_OVERFLOW)              \
   X(SLOT_NOT_BOUND)                  \
+  X(TRANSPORT_UNAVAILABLE)           \
   X(NATIVE_SYSTEM)                   \
   X(NATIVE_LIMIT)                    \
   X(INVARIANT)
