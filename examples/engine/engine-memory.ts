@@ -59,6 +59,8 @@ export class EngineMemory {
   readonly ssm: SsmBuffers | null;
   readonly kvMemory: KvMemory;
   readonly ssmMemory: SsmMemory | null;
+  /** A slot in memory that no request ever gets, for `dummy-work.ts`; null where there is none. */
+  readonly dummySlot: number | null;
   readonly hashBlocks: EngineMemoryOptions['hashBlocks'];
 
   /** @throws `ARGUMENT_INVALID` naming the option */
@@ -114,11 +116,13 @@ export class EngineMemory {
     if (layout === null || slots === null) {
       this.ssm = null;
       this.ssmMemory = null;
+      this.dummySlot = null;
       return;
     }
     const { headdim, dState, dConv } = layout.dims;
     const physicalSlots = options.physicalSlots ?? slots.size;
     requireInteger('memory.physicalSlots', physicalSlots, slots.size);
+    this.dummySlot = physicalSlots > slots.size ? slots.size : null;
     const heads = sizeOf(this.slice.ssmHeads);
     const shape = {
       layers: layout.numLayers,

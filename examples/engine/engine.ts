@@ -18,12 +18,16 @@ import { Acceptance } from './acceptance.js';
 import { badInput, requireInteger } from './bad-input.js';
 import { Batch } from './batch.js';
 import { checkModel, modelIdentity, type ModelConfig } from './config.js';
+import { dummyPiece } from './dummy-work.js';
 import type { EngineMemory } from './engine-memory.js';
 import { FinishedPrefills, type FinishedPrefill } from './finished-prefills.js';
 import { Intake, type PromptRequest } from './intake.js';
 import { LateWork } from './late-work.js';
 import { Model } from './model.js';
+import { runAlone, type Peers, type Steps } from './peers.js';
 import { PrefixCache } from './prefix-cache.js';
+import { rankForward, type RankForward } from './rank-forward.js';
+import type { RankPlace } from './rank-place.js';
 import type { Request } from './request.js';
 import { completion, type End } from './sampling.js';
 import { Scheduler } from './scheduler.js';
@@ -66,6 +70,8 @@ export interface EngineOptions {
   /** Keep the logits of every generated token in `Finished.extra`. Default false. */
   readonly recordLogits?: boolean;
   readonly onToken?: (event: TokenEvent) => void;
+  /** One rank of several: its place, and how it reaches the others. `memory` holds this rank's slice. */
+  readonly ranks?: { readonly place: RankPlace; readonly peers: Peers };
   /** Test switch, see `late-work.ts`: fences complete so many steps late, and who ignores them is found out. */
   readonly fenceDelaySteps?: number;
 }
@@ -89,8 +95,11 @@ export class Engine implements EngineContext {
   stepCount = 0;
   /** Tokens run through the model, prompt and others. */
   tokenCount = 0;
+  private readonly memory: EngineMemory;
   private readonly intake: Intake;
   private readonly network: Model;
+  /** Null for a rank that is alone. */
+  private readonly rankForward: RankForward | null;
   private readonly batch: Batch;
   private readonly scheduler: Scheduler;
   private readonly prefixes: PrefixCache;
@@ -108,6 +117,7 @@ export class Engine implements EngineContext {
   /** @throws `ARGUMENT_INVALID` naming the option */
   constructor(options: EngineOptions) {
     const { model, memory, role } = options;
+    this.memory = memory;
     checkModel(model);
     if (!['prefill', 'decode', 'both'].includes(role)) throw badInput('role', "'prefill', 'decode' or 'both'", role);
     const decodeTokens = 1 + model.numSpeculativeTokens;
@@ -128,6 +138,7 @@ export class Engine implements EngineContext {
     this.slots = memory.slots;
     this.recordsLogits = options.recordLogits ?? false;
     this.network = new Model(model, memory.slice, memory.kvMemory, memory.ssmMemory);
+    this.rankForward = rankForward(model, memory, this.network, options.ranks);
     this.batch = new Batch(model, maxTokensPerStep, Math.min(this.maxRequests * decodeTokens, maxTokensPerStep));
     this.lateWork = delay === 0 ? null : new LateWork(memory, delay);
     this.prefixes = new PrefixCache(memory);
@@ -200,8 +211,17 @@ export class Engine implements EngineContext {
     if (request !== undefined) request.isAborted = true;
   }
 
-  /** One turn of the engine. Returns how many tokens ran through the model. */
+  /** One turn of an engine of one rank. Returns how many tokens ran through the model. */
   step(): number {
+    return runAlone(this.stepping(), 'an engine of several ranks');
+  }
+
+  /**
+   * One turn of one rank; all ranks of an instance take it with the same requests.
+   *
+   * @param accompanies - other instances need this one's experts: a token of no request runs when nothing else does
+   */
+  *stepping(accompanies = false): Steps<number> {
     this.cleanupFinished();
     this.stepCount += 1;
     // Under the SDK the clock is the index of its log.
@@ -211,8 +231,12 @@ export class Engine implements EngineContext {
     const { batch } = this;
     batch.clear();
     const planned = this.scheduler.plan(batch);
-    if (batch.rows === 0) return 0;
-    this.network.forward(batch);
+    if (batch.rows === 0 && !accompanies) return 0;
+    const isDummy = batch.rows === 0;
+    if (isDummy) batch.add(dummyPiece(this.memory));
+    if (this.rankForward === null) this.network.forward(batch);
+    else yield* this.rankForward.run(batch);
+    if (isDummy) return 0;
     this.tokenCount += batch.rows;
     let logitRow = 0;
     for (const [index, request] of planned.entries()) {

@@ -5,16 +5,47 @@
  * stream to the next; the last stage hands logits back, so that every rank draws the same tokens and all schedulers stay
  * equal. Nothing is added on the way, so no bit depends on who computed what.
  */
+import { badInput } from './bad-input.js';
 import type { Batch } from './batch.js';
 import { exchange } from './collectives.js';
 import type { ModelConfig } from './config.js';
+import type { EngineMemory } from './engine-memory.js';
 import { ExpertExchange } from './expert-exchange.js';
 import { Experts } from './experts.js';
 import { shardCount } from './math.js';
 import { absorb, type Model } from './model.js';
 import { bytesIn, numbersOf, receive, type Peers, type Steps } from './peers.js';
 import type { RankPlace } from './rank-place.js';
-import { rankSlice, sizeOf, type RankSlice } from './rank-slice.js';
+import { rankSlice, singleRank, sizeOf, type Parallelism, type RankSlice } from './rank-slice.js';
+
+/**
+ * The forward pass of an engine's rank; null when it is alone.
+ *
+ * @throws `ARGUMENT_INVALID` when the memory is not that of the rank's place, or lacks a slot that the place needs
+ */
+export function rankForward(
+  config: ModelConfig,
+  memory: EngineMemory,
+  model: Model,
+  ranks: { readonly place: RankPlace; readonly peers: Peers } | undefined,
+): RankForward | null {
+  const { parallelism } = memory.slice;
+  const place = ranks?.place.parallelism ?? singleRank;
+  for (const field of Object.keys(singleRank) as (keyof Parallelism)[]) {
+    if (parallelism[field] === place[field]) continue;
+    throw badInput(`memory.slice.parallelism.${field}`, `${place[field]}, as the rank's place`, parallelism[field]);
+  }
+  if (ranks === undefined) return null;
+  if (ranks.peers.size !== ranks.place.worldSize || ranks.peers.rank !== ranks.place.rank) {
+    const expected = `rank ${ranks.place.rank} of ${ranks.place.worldSize}`;
+    throw badInput('ranks.peers', expected, `rank ${ranks.peers.rank} of ${ranks.peers.size}`);
+  }
+  if (ranks.place.sharesExperts && memory.ssm !== null && memory.dummySlot === null) {
+    const expected = 'one slot more than requests get, for steps without a request';
+    throw badInput('memory.physicalSlots', expected, memory.ssm.physicalSlots);
+  }
+  return new RankForward(config, model, ranks.place, ranks.peers);
+}
 
 export class RankForward {
   private readonly slice: RankSlice;

@@ -1,0 +1,161 @@
+/**
+ * The turns of one rank of an engine: what came in, the handoff SDK's calls in their places, one step. All ranks of an
+ * instance take the same turns with the same input, so their schedulers and pools stay equal; the leader says what the
+ * input is. Instances that share experts take their turns together, and stop together.
+ */
+import type { Finished, RequestId, SamplingParams, StateHandoff, Ticket } from 'state-handoff';
+import { badInput } from './bad-input.js';
+import { consensus } from './collectives.js';
+import type { Engine } from './engine.js';
+import type { FinishedPrefill } from './finished-prefills.js';
+import type { PromptRequest } from './intake.js';
+import { receive, type Peers, type Steps } from './peers.js';
+import type { RankPlace } from './rank-place.js';
+
+/** What the leader tells the other ranks of its instance at the start of a turn. */
+interface Turn {
+  readonly prompts: readonly { requestId: RequestId; prompt: number[]; samplingParams: SamplingParams }[];
+  readonly aborts: readonly RequestId[];
+  /** Nothing more will come to this instance. */
+  readonly isEnding: boolean;
+}
+
+export interface TurnOutcome {
+  /** Prompt and other tokens that ran through this rank. */
+  readonly tokens: number;
+  /** Whether some instance has something to compute; if none has, the next turn can wait for input. */
+  readonly isBusy: boolean;
+  /** Every instance was told to end and has nothing left to compute: there is no next turn. */
+  readonly hasEnded: boolean;
+}
+
+export interface RankLoopOptions {
+  readonly engine: Engine;
+  /** Null for an engine that computes its prompts to their ends. */
+  readonly handoff: StateHandoff | null;
+  readonly place: RankPlace;
+  readonly peers: Peers;
+  /** Leader of a prefill instance: the state of a prompt is in place and pinned. */
+  readonly onTicket?: (finished: FinishedPrefill, ticket: Ticket) => void;
+  /** After each part of a turn in which something may have moved. */
+  readonly onMoment?: (moment: 'polled' | 'scheduled' | 'stepped') => void;
+}
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+
+export class RankLoop {
+  private readonly prompts: PromptRequest[] = [];
+  /** The prompts of this turn. */
+  private given: readonly PromptRequest[] = [];
+  private readonly aborts: RequestId[] = [];
+  private isEnding = false;
+  /** Callers of `submit`, whose prompts wait for the next turn. */
+  private readonly submitted = new Map<PromptRequest, (result: Promise<Finished>) => void>();
+  private readonly others: readonly number[];
+  /** The ranks in this rank's place in every instance. */
+  private readonly counterparts: readonly number[];
+
+  constructor(private readonly options: RankLoopOptions) {
+    const { place, peers } = options;
+    if (peers.size !== place.worldSize) throw badInput('peers.size', String(place.worldSize), peers.size);
+    this.others = place.instanceRanks.filter((rank) => rank !== peers.rank);
+    this.counterparts = place.leaders.map((leader) => leader + place.instanceRank);
+  }
+
+  /** Leader. Queues a prompt on all ranks; see `Engine.addRequest`. */
+  submit(request: PromptRequest): Promise<Finished> {
+    this.prompts.push(request);
+    return new Promise((resolve) => this.submitted.set(request, resolve));
+  }
+
+  /** Leader. Aborts a request of `submit` on all ranks. */
+  abort(requestId: RequestId): void {
+    this.aborts.push(requestId);
+  }
+
+  /** Leader. Turns go on until nothing is left to compute here or where this instance's experts are needed. */
+  end(): void {
+    this.isEnding = true;
+  }
+
+  /** Leader. Whether the next turn would do something that nobody else asks for. */
+  get hasInput(): boolean {
+    const { engine, handoff } = this.options;
+    return this.prompts.length + this.aborts.length > 0 || engine.hasWork || handoff?.hasAdmittableKvImport === true;
+  }
+
+  /** One turn. Ranks of an instance, and instances that share experts, wait for each other in it. */
+  *turn(): Steps<TurnOutcome> {
+    const { engine, handoff, place, peers, onMoment } = this.options;
+    const turn = place.isLeader ? this.lead() : yield* this.follow();
+    if (engine.role === 'decode') handoff?.pollPendingKvImports();
+    else handoff?.pollPendingKvPushes();
+    onMoment?.('polled');
+    this.apply(turn);
+    while (handoff !== null && !handoff.stepReady) yield;
+    if (engine.role === 'decode') handoff?.scheduleWaitingRequests(engine.waitingCount);
+    else handoff?.beginStep();
+    onMoment?.('scheduled');
+    const goesOn = !turn.isEnding || (handoff?.pendingKvImportCount ?? 0) > 0;
+    const own = [Number(engine.hasWork), Number(goesOn)];
+    const [works, someGoOn] = place.sharesExperts ? yield* consensus(peers, this.counterparts, own) : own;
+    const tokens = yield* engine.stepping(place.sharesExperts && works === 1);
+    if (handoff !== null && engine.role === 'prefill') this.handOff(handoff);
+    engine.cleanupFinished();
+    onMoment?.('stepped');
+    return { tokens, isBusy: works === 1, hasEnded: works === 0 && someGoOn === 0 };
+  }
+
+  private lead(): Turn {
+    const { peers } = this.options;
+    this.given = this.prompts.splice(0);
+    const prompts = this.given.map(({ requestId, prompt, samplingParams }) => ({
+      requestId,
+      prompt: Array.from(prompt),
+      samplingParams: samplingParams ?? {},
+    }));
+    const turn: Turn = { prompts, aborts: this.aborts.splice(0), isEnding: this.isEnding };
+    for (const rank of this.others) peers.send(rank, encoder.encode(JSON.stringify(turn)));
+    return turn;
+  }
+
+  private *follow(): Steps<Turn> {
+    const bytes = yield* receive(this.options.peers, this.options.place.instanceRanks[0]!);
+    return JSON.parse(decoder.decode(bytes)) as Turn;
+  }
+
+  private apply({ prompts, aborts }: Turn): void {
+    const { engine, place } = this.options;
+    for (const [index, prompt] of prompts.entries()) {
+      const result = engine.addRequest(prompt);
+      if (place.isLeader) this.answer(this.given[index]!, result);
+      // The leader's caller hears of it; the other ranks come to the same end.
+      else result.catch(() => undefined);
+    }
+    for (const requestId of aborts) engine.abort(requestId);
+  }
+
+  private answer(request: PromptRequest, result: Promise<Finished>): void {
+    this.submitted.get(request)?.(result);
+    this.submitted.delete(request);
+  }
+
+  private handOff(handoff: StateHandoff): void {
+    const { engine, place, onTicket } = this.options;
+    const finished = engine.takeFinishedPrefills();
+    if (finished.length === 0) return;
+    const prepared = handoff.prepareHandoffMetadataBatch(
+      finished.map((each) => ({
+        ...each,
+        promptTokens: each.prompt.length,
+        doKvHandoff: true,
+        returnLogProbs: each.resumeLogProbs !== null,
+      })),
+    );
+    for (const each of finished) {
+      const ticket = handoff.captureHandoffMeta(each, prepared, { ready: each.ready });
+      if (place.isLeader) onTicket?.(each, ticket);
+    }
+  }
+}

@@ -1,0 +1,20 @@
+/**
+ * A handoff from any layout to any other: what the target generates is, bit for bit, what one engine of one rank
+ * generates without a handoff. Real engines with all their ranks, real memory, the host transport, one process.
+ */
+import { layoutCases, somePairs, everyPair } from '../support/layout-cases.js';
+import { runLayoutCase } from '../support/layout-handoff.js';
+
+const pairs = process.env['STATE_HANDOFF_LAYOUTS'] === 'all' ? everyPair() : somePairs;
+
+test.each(layoutCases(pairs))('$source to $target, $kind, $situation', async (each) => {
+  const outcome = await runLayoutCase(each);
+  expect(outcome.warnings).toEqual([]);
+  expect(outcome.bits).toBe(outcome.expected);
+  expect(outcome.logProbs).toEqual(outcome.expectedLogProbs);
+  // Both prompts of the situation begin with two whole blocks of the same nine tokens.
+  const cached = each.situation === 'cached prefix' ? 2 : 0;
+  expect(outcome.cachedBlocks).toEqual(outcome.cachedBlocks.map(() => cached));
+  expect(new Set(outcome.memory)).toHaveProperty('size', 1);
+  expect(outcome.missing).toEqual(outcome.missing.map(() => 0));
+});
