@@ -18,7 +18,8 @@ export type {
 export type { JsonObject, JsonValue, WireObject, WireValue } from './json.js';
 
 export type { BlockAllocator, SlotAllocator } from './memory/allocators.js';
-export type { Axis, AxisName, BufferGeometry } from './memory/axes-geometry.js';
+export { rowMajorBuffer } from './memory/axes-geometry.js';
+export type { Axis, AxisName, BufferGeometry, RowMajorInput } from './memory/axes-geometry.js';
 export {
   computeBlockHashes,
   computeBlockHashesAsync,
@@ -29,10 +30,12 @@ export { BlockPool, type BlockPoolOptions, type BlockPoolSnapshot, type Eviction
 export { Generations } from './memory/generations.js';
 export type { NativeGenerations } from './native/memory-types.js';
 export { allocateHostRegion, type HostRegionOptions } from './memory/host-region.js';
-export type { KvLayout } from './memory/kv-layout.js';
+export type { IndexRange } from './memory/index-range.js';
+export { makeKvLayout, type KvLayout, type KvLayoutInput } from './memory/kv-layout.js';
 export type { BlockPoolObserver } from './memory/pool-observers.js';
 export type { Region } from './memory/region.js';
-export type { SsmDims, SsmLayout } from './memory/ssm-layout.js';
+export { makeSsmLayout } from './memory/ssm-layout.js';
+export type { SsmBandName, SsmDims, SsmLayout } from './memory/ssm-layout.js';
 export { SsmSlotPool, type SsmSlotPoolOptions, type SsmSlotPoolSnapshot } from './memory/ssm-slot-pool.js';
 
 export type { FinishedPrefill } from './prefill/finished-prefill.js';
@@ -59,9 +62,16 @@ export type { LogRecord, RankGroup, StepFrame } from './control/rank-group.js';
 
 export { describe as describeProgram, loopsMax, programBytes } from './transfer/copy-program.js';
 export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
-export { planKv, type KvEndpoint } from './transfer/plan-kv.js';
-export { planSsm, type SsmEndpoint } from './transfer/plan-ssm.js';
-export { rectangleBetween, type AxisRange, type RectangleTemplate } from './transfer/rectangle.js';
+export { lowerToDescriptors, type DescriptorList, type DescriptorOrder } from './transfer/program-descriptors.js';
+export type { RectangleLabel } from './transfer/program-label.js';
+export { planKv, planKvReshard, type KvEndpoint, type KvTransfer } from './transfer/plan-kv.js';
+export { planSsm, planSsmReshard, type SsmEndpoint, type SsmTransfer } from './transfer/plan-ssm.js';
+export {
+  rectangleBetween,
+  type AxisRange,
+  type RectangleOptions,
+  type RectangleTemplate,
+} from './transfer/rectangle.js';
 export { orderTransports, selectTransport } from './transfer/transport-registry.js';
 export type { Grants, TransportEntry, TransportTable } from './transfer/transport-registry.js';
 export { shippedTransports } from './transfer/transports/shipped.js';

@@ -12,6 +12,8 @@ const pureFiles = [
   'lib/engine-context.ts',
   'lib/memory/*-layout.ts',
   'lib/memory/axes-geometry.ts',
+  'lib/memory/index-range.ts',
+  'lib/memory/integer-field.ts',
   'lib/memory/allocators.ts',
   'lib/transfer/plan-*.ts',
   'lib/transfer/copy-program.ts',

@@ -40,6 +40,7 @@ export async function runDirectory(
         : `${result.section}: skipped`,
     );
     for (const failure of result.failures) write(`  ${failure}`);
+    for (const defect of result.defects) write(`  the reference is wrong here, the recommendation counts: ${defect}`);
   }
   write(`conformance: ${totals.passed} passed, ${totals.failed} failed, ${totals.skipped} skipped`);
   return totals.failed === 0 ? 0 : 1;

@@ -14,6 +14,8 @@ export interface DocumentResult {
   readonly passed: number;
   /** Cases that fail and faults of the file itself. */
   readonly failures: readonly string[];
+  /** Cases in which the reference is wrong and the answer is the recommended one. */
+  readonly defects: readonly string[];
   /** Cases of a section that is not known; 0 for one that is. */
   readonly skipped: number;
   readonly isKnown: boolean;
@@ -50,15 +52,16 @@ export async function runValue(
   if (typeof name !== 'string') return broken(fallbackName, `section: expected a string, got ${render(name)}`);
   const section = sections.find((each) => each.name === name);
   if (section !== undefined) return runSection(document, section);
-  return { section: name, passed: 0, failures: [], skipped: countCases(document), isKnown: false };
+  return { section: name, passed: 0, failures: [], defects: [], skipped: countCases(document), isKnown: false };
 }
 
 function broken(section: string, failure: string): DocumentResult {
-  return { section, passed: 0, failures: [failure], skipped: 0, isKnown: true };
+  return { section, passed: 0, failures: [failure], defects: [], skipped: 0, isKnown: true };
 }
 
 async function runSection(document: ExactObject, section: Section): Promise<DocumentResult> {
   const failures: string[] = [];
+  const defects: string[] = [];
   let passed = 0;
   const attempt = async (label: string, run: () => void | Promise<void>): Promise<void> => {
     try {
@@ -80,8 +83,13 @@ async function runSection(document: ExactObject, section: Section): Promise<Docu
     } else if (Array.isArray(group)) {
       const cases = group as readonly ExactValue[];
       if (cases.length === 0) failures.push(`${key}: expected at least one case, got []`);
-      for (const [index, value] of cases.entries())
-        await attempt(label(`${key}[${index}]`, value), () => run(value, document));
+      for (const [index, value] of cases.entries()) {
+        const name = label(`${key}[${index}]`, value);
+        if (isExactObject(value) && typeof value['reference_defect'] === 'string') {
+          defects.push(`${name}: ${value['reference_defect']}`);
+        }
+        await attempt(name, () => run(value, document));
+      }
     } else {
       failures.push(`${key}: expected cases, got ${render(group)}`);
     }
@@ -89,7 +97,7 @@ async function runSection(document: ExactObject, section: Section): Promise<Docu
   const { whole } = section;
   if (whole !== undefined) await attempt(whole.name, () => whole.run(document));
   if (passed + failures.length === 0) failures.push('expected at least one case, got none');
-  return { section: section.name, passed, failures, skipped: 0, isKnown: true };
+  return { section: section.name, passed, failures, defects, skipped: 0, isKnown: true };
 }
 
 function label(place: string, value: ExactValue): string {

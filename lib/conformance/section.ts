@@ -150,3 +150,21 @@ export function expectResult(step: ExactObject, path: string, types: ErrorTypes,
     expectEqual(at(path, 'result'), step['result'] as ExactValue, action());
   }
 }
+
+/** Keys of a case in which the reference is wrong: why, and what to answer instead (spec 7.2). */
+export const planKeys = ['reference_defect', 'recommended_plan'] as const;
+
+/**
+ * The plan to compare with: the recommended one where the case is marked as a defect of the reference.
+ *
+ * @throws {@link Mismatch} for a mark without a recommendation, or the other way round
+ */
+export function expectedPlan(fields: ExactObject): { readonly path: string; readonly plan: ExactValue | undefined } {
+  const [isDefect, isRecommended] = planKeys.map((key) => Object.hasOwn(fields, key));
+  if (isDefect !== isRecommended)
+    throw new Mismatch(planKeys[1], 'a plan if and only if the case is a defect', 'other');
+  if (isDefect !== true) return { path: 'plan', plan: fields['plan'] };
+  stringOf(fields[planKeys[0]], planKeys[0]);
+  listOf(fields['plan'], 'plan');
+  return { path: planKeys[1], plan: fields[planKeys[1]] };
+}

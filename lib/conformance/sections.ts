@@ -6,7 +6,14 @@ import { completionTrackerSection } from './completion-tracker.js';
 import { decodeAdmissionSection } from './decode-admission.js';
 import { dropPrefixSection } from './drop-prefix.js';
 import { kvBlockAllocatorSection } from './kv-block-allocator.js';
+import { kvLayoutErrorsSection } from './kv-layout-errors.js';
+import { kvReshardSection } from './kv-reshard.js';
+import { ncclOpOrderSection } from './nccl-op-order.js';
+import { nixlDescriptorsSection } from './nixl-descriptors.js';
+import { nixlSsmDescriptorsSection } from './nixl-ssm-descriptors.js';
 import type { Section } from './section.js';
+import { ssmLayoutErrorsSection } from './ssm-layout-errors.js';
+import { ssmReshardSection } from './ssm-reshard.js';
 import { ssmSlotPoolSection } from './ssm-slot-pool.js';
 import { transferRecordsSection } from './transfer-records.js';
 
@@ -18,6 +25,13 @@ export const sections: readonly Section[] = [
   decodeAdmissionSection,
   dropPrefixSection,
   kvBlockAllocatorSection,
+  kvLayoutErrorsSection,
+  kvReshardSection,
+  ncclOpOrderSection,
+  nixlDescriptorsSection,
+  nixlSsmDescriptorsSection,
+  ssmLayoutErrorsSection,
+  ssmReshardSection,
   ssmSlotPoolSection,
   transferRecordsSection,
 ];

@@ -2,7 +2,7 @@
 import type { EngineContext } from '../engine-context.js';
 import { argumentError, HandoffError } from '../errors.js';
 import type { AxisName, BufferGeometry } from '../memory/axes-geometry.js';
-import { ownedHeads } from '../transfer/plan-kv.js';
+import { ownedHeads } from '../memory/kv-layout.js';
 import { decideMeeting, pairStepsMax } from '../transfer/program-overlap.js';
 import type { Shape } from '../transfer/program-shape.js';
 

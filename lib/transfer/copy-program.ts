@@ -21,6 +21,8 @@
  * Loops of one turn count for nothing, wherever they stand.
  */
 
+import { labelInWords, type RectangleLabel } from './program-label.js';
+
 /** One strided repetition. Strides in bytes. */
 export interface Loop {
   readonly count: number;
@@ -44,6 +46,8 @@ export interface Rectangle {
   readonly fragmentBytes: number;
   /** Outermost first; at most {@link loopsMax}. */
   readonly loops: readonly Loop[];
+  /** What it means, for people and for the order of descriptor lists; no check and no copy looks at it. */
+  readonly label?: RectangleLabel;
 }
 
 /** Which source block goes to which target block. Row `i` adds `source[i] * sourceBlock (+ sourceSub[i] * sourceSub)`. */
@@ -109,6 +113,13 @@ function describeRectangle(rectangle: Rectangle): string {
     table < 0
       ? 'once'
       : `for ${tableCount === 1 ? '' : 'each of '}${counted(tableCount, 'block')} (${rows} of table ${table})`;
+  if (rectangle.label !== undefined) {
+    const words = labelInWords(rectangle.label);
+    const each = fragmentCount(rectangle) * rectangle.fragmentBytes;
+    const amount = table < 0 ? '' : `${counted(tableCount, 'block')}, `;
+    const size = `${sizeInWords(each)} in pieces of ${sizeInWords(rectangle.fragmentBytes)}`;
+    return `${words.charAt(0).toUpperCase()}${words.slice(1)}: ${amount}${size}.`;
+  }
   return (
     `From region ${rectangle.sourceRegion} at ${grouped(rectangle.sourceOffset)} to region ${rectangle.targetRegion} ` +
     `at ${grouped(rectangle.targetOffset)}: ${pieces}, ${blocks}.`

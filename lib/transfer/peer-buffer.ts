@@ -6,7 +6,7 @@ import { argumentError } from '../errors.js';
 import { isRecord } from '../json.js';
 import { fieldError, integerField, listField, own, type Fields } from '../json-fields.js';
 import { int32Max, type TicketLimits } from '../limits.js';
-import type { Axis, AxisName, BufferGeometry } from '../memory/axes-geometry.js';
+import { bufferEnd, type Axis, type AxisName, type BufferGeometry } from '../memory/axes-geometry.js';
 import type { PeerRegion, ReferenceSlices } from './rank-descriptor.js';
 
 /** What a buffer must agree with. */
@@ -38,7 +38,7 @@ export function parseBuffers(
     const region = integerField(value, 'region', at, 0, regions.length - 1);
     const offsetBytes = integerField(value, 'offset_bytes', at, 0, Number.MAX_SAFE_INTEGER);
     const axes = parseAxes(value, at, expected);
-    const end = axes.reduce((sum, { size, strideBytes }) => sum + (size - 1) * strideBytes, offsetBytes + elementBytes);
+    const end = bufferEnd({ region, offsetBytes, elementBytes, axes });
     const { byteLength } = regions[region]!;
     if (end > byteLength) {
       throw argumentError(at, `a buffer inside the ${byteLength} bytes of region ${region}`, end, 'TICKET_INVALID');

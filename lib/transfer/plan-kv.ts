@@ -1,13 +1,14 @@
 /**
- * Which attention state moves from which source rank to this target rank: layers × KV heads (spec 7.1).
+ * Which attention state moves from which source rank to which target rank: layers × KV heads (spec 7.1).
  *
  * Pure: both sides compute the same plan from the same layouts. Replicas of a shard are read from the one with the
- * smallest global rank.
+ * smallest global rank, unless the caller spreads the load. Layouts of different models are refused.
  */
 import { HandoffError } from '../errors.js';
-import type { BufferGeometry } from '../memory/axes-geometry.js';
-import type { KvLayout } from '../memory/kv-layout.js';
-import { rectangleBetween, type RectangleTemplate } from './rectangle.js';
+import { axisSize, type BufferGeometry } from '../memory/axes-geometry.js';
+import { intersection, rangeSize, relativeTo, type IndexRange } from '../memory/index-range.js';
+import { ownedHeads, ownedLayers, type KvLayout } from '../memory/kv-layout.js';
+import { rectangleBetween, type AxisRange, type RectangleOptions, type RectangleTemplate } from './rectangle.js';
 
 /** One rank's attention buffers, as its descriptor tells them. */
 export interface KvEndpoint {
@@ -16,39 +17,74 @@ export interface KvEndpoint {
   readonly layerStarts: readonly number[];
 }
 
-interface Range {
-  readonly from: number;
-  readonly to: number;
+/** What one source rank gives one target rank. Ranges of the whole model, and the same in each rank's own counting. */
+export interface KvTransfer {
+  readonly sourceRank: number;
+  readonly targetRank: number;
+  readonly layers: IndexRange;
+  readonly heads: IndexRange;
+  readonly sourceLayers: IndexRange;
+  readonly sourceHeads: IndexRange;
+  readonly targetLayers: IndexRange;
+  readonly targetHeads: IndexRange;
 }
 
-/** The KV heads a rank owns: an even split over TP, or one shared head where there are fewer heads than ranks. */
-export function ownedHeads(layout: KvLayout): Range {
-  const { numKvHeadsGlobal: heads, tpSize, tpRank } = layout;
-  if (heads % tpSize === 0) {
-    const each = heads / tpSize;
-    return { from: tpRank * each, to: (tpRank + 1) * each };
-  }
-  if (tpSize % heads === 0) {
-    const head = Math.floor(tpRank / (tpSize / heads));
-    return { from: head, to: head + 1 };
-  }
-  throw new HandoffError(
-    'INCOMPATIBLE',
-    `numKvHeadsGlobal: expected a multiple or a divisor of tpSize ${tpSize}, got ${heads}`,
-  );
-}
-
-/** Ranks that hold the same shard are replicas; the smallest global rank stands for them. */
-export function representativeSources(sources: readonly KvLayout[]): readonly number[] {
-  const best = new Map<string, number>();
+/** Ranks that hold the same shard are replicas; each group by index, the smallest global rank first. */
+export function replicaGroups(sources: readonly KvLayout[]): readonly (readonly number[])[] {
+  const groups = new Map<string, number[]>();
   sources.forEach((layout, index) => {
     if (layout.layerEnd <= layout.layerStart) return;
     const heads = ownedHeads(layout);
     const key = `${layout.layerStart}:${layout.layerEnd}:${heads.from}:${heads.to}`;
-    const rival = best.get(key);
-    if (rival === undefined || layout.globalRank < (sources[rival] as KvLayout).globalRank) best.set(key, index);
+    const group = groups.get(key);
+    if (group === undefined) groups.set(key, [index]);
+    else group.push(index);
   });
-  return [...best.values()].sort((a, b) => a - b);
+  const rank = (index: number): number => (sources[index] as KvLayout).globalRank;
+  return [...groups.values()].map((group) => group.sort((a, b) => rank(a) - rank(b) || a - b));
+}
+
+/** The smallest global rank of each group of replicas stands for it; in the order of the list. */
+export function representativeSources(sources: readonly KvLayout[]): readonly number[] {
+  return replicaGroups(sources)
+    .map((group) => group[0] as number)
+    .sort((a, b) => a - b);
+}
+
+/**
+ * The whole plan between two instances: targets in the order of their list, for each the sources in the order of
+ * theirs, each pair at most once (spec 7.1).
+ *
+ * @throws `INCOMPATIBLE` when two of the layouts describe different models
+ */
+export function planKvReshard(sources: readonly KvLayout[], targets: readonly KvLayout[]): readonly KvTransfer[] {
+  const [first] = [...sources, ...targets];
+  for (const layout of [...sources, ...targets]) requireSameModel(first as KvLayout, layout);
+  const chosen = representativeSources(sources).map((index) => sources[index] as KvLayout);
+  return targets.flatMap((target) =>
+    chosen.flatMap((source) => {
+      const transfer = kvTransfer(source, target);
+      return transfer === null ? [] : [transfer];
+    }),
+  );
+}
+
+/** What `source` has for `target`, or null. */
+function kvTransfer(source: KvLayout, target: KvLayout): KvTransfer | null {
+  const [sourceHeads, targetHeads] = [ownedHeads(source), ownedHeads(target)];
+  const layers = intersection(ownedLayers(source), ownedLayers(target));
+  const heads = intersection(sourceHeads, targetHeads);
+  if (layers === null || heads === null) return null;
+  return {
+    sourceRank: source.globalRank,
+    targetRank: target.globalRank,
+    layers,
+    heads,
+    sourceLayers: relativeTo(layers, source.layerStart),
+    sourceHeads: relativeTo(heads, sourceHeads.from),
+    targetLayers: relativeTo(layers, target.layerStart),
+    targetHeads: relativeTo(heads, targetHeads.from),
+  };
 }
 
 /**
@@ -57,72 +93,119 @@ export function representativeSources(sources: readonly KvLayout[]): readonly nu
  * @throws `INCOMPATIBLE` when the two describe different models
  */
 export function planKv(source: KvEndpoint, target: KvEndpoint): readonly RectangleTemplate[] {
-  for (const field of ['numLayersGlobal', 'numKvHeadsGlobal', 'headDim'] as const) {
-    if (source.layout[field] !== target.layout[field]) {
-      throw new HandoffError(
-        'INCOMPATIBLE',
-        `${field}: the source has ${source.layout[field]} and the target ${target.layout[field]}`,
-      );
-    }
-  }
-  const sourceHeads = ownedHeads(source.layout);
-  const targetHeads = ownedHeads(target.layout);
-  const heads = intersect(sourceHeads, targetHeads);
-  if (heads === null) return [];
+  requireSameModel(source.layout, target.layout);
+  const transfer = kvTransfer(source.layout, target.layout);
+  if (transfer === null) return [];
   const rectangles: RectangleTemplate[] = [];
-  for (const [targetIndex, targetBuffer] of target.buffers.entries()) {
-    const targetLayers = bufferLayers(target, targetIndex);
-    for (const [sourceIndex, sourceBuffer] of source.buffers.entries()) {
-      const layers = intersect(bufferLayers(source, sourceIndex), targetLayers);
-      if (layers === null) continue;
-      rectangles.push(
-        rectangleBetween(
-          sourceBuffer,
-          targetBuffer,
-          {
-            layer: {
-              source: layers.from - (source.layerStarts[sourceIndex] as number),
-              target: layers.from - (target.layerStarts[targetIndex] as number),
-              count: layers.to - layers.from,
-            },
-            head: {
-              source: heads.from - sourceHeads.from,
-              target: heads.from - targetHeads.from,
-              count: heads.to - heads.from,
-            },
-          },
-          'block',
-        ),
-      );
+  for (const targetIndex of target.buffers.keys()) {
+    const to = heldPart(target, targetIndex);
+    for (const sourceIndex of source.buffers.keys()) {
+      const from = heldPart(source, sourceIndex);
+      if (from.content !== to.content) continue;
+      const layers = intersection(from.layers, to.layers);
+      const planes = intersection(from.planes, to.planes);
+      if (layers !== null && planes !== null) rectangles.push(rectangleOf(transfer, from, to, layers, planes));
     }
   }
   return rectangles;
 }
 
-/** How many (layer, head) cells of `target` the sources cover; a complete plan covers all of them. */
+/** Which layers and planes one buffer holds. */
+interface HeldPart {
+  readonly buffer: BufferGeometry;
+  readonly layout: KvLayout;
+  readonly content: string;
+  readonly layers: IndexRange;
+  readonly planes: IndexRange;
+}
+
+function heldPart({ buffers, layout, layerStarts }: KvEndpoint, index: number): HeldPart {
+  const buffer = buffers[index] as BufferGeometry;
+  const range = (from: number, count: number): IndexRange => ({ from, to: from + count });
+  return {
+    buffer,
+    layout,
+    content: buffer.content ?? 'kv',
+    layers: range(layerStarts[index] as number, axisSize(buffer, 'layer')),
+    planes: range(buffer.planeStart ?? 0, axisSize(buffer, 'plane')),
+  };
+}
+
+function rectangleOf(
+  transfer: KvTransfer,
+  from: HeldPart,
+  to: HeldPart,
+  layers: IndexRange,
+  planes: IndexRange,
+): RectangleTemplate {
+  const across = (shared: IndexRange, source: IndexRange, target: IndexRange): AxisRange => ({
+    source: shared.from - source.from,
+    target: shared.from - target.from,
+    count: rangeSize(shared),
+  });
+  const { sourceHeads, targetHeads, heads } = transfer;
+  const [sourceTokens, targetTokens] = [axisSize(from.buffer, 'token'), axisSize(to.buffer, 'token')];
+  const unit = greatestDivisor(sourceTokens, targetTokens);
+  const isWhole =
+    sameRange(from.layers, to.layers) &&
+    sameRange(ownedHeads(from.layout), ownedHeads(to.layout)) &&
+    sameRange(from.planes, to.planes);
+  const options: RectangleOptions = {
+    // The reference reads equal parts in one request and others plane by plane.
+    ...(isWhole ? {} : { apart: 'plane' as const }),
+    ...(sourceTokens === targetTokens ? {} : { unit: { axis: 'token' as const, count: unit } }),
+    label: {
+      sourceRank: transfer.sourceRank,
+      targetRank: transfer.targetRank,
+      state: 'attention',
+      part: to.content,
+      layers,
+      sourceUnits: sourceHeads,
+      targetUnits: targetHeads,
+      shape: [rangeSize(planes), rangeSize(layers), unit, rangeSize(heads), axisSize(to.buffer, 'dim')],
+    },
+  };
+  return rectangleBetween(
+    from.buffer,
+    to.buffer,
+    {
+      plane: across(planes, from.planes, to.planes),
+      layer: across(layers, from.layers, to.layers),
+      head: { source: sourceHeads.from, target: targetHeads.from, count: rangeSize(heads) },
+    },
+    'block',
+    options,
+  );
+}
+
+/** How many (layer, head) cells of `target` the sources leave out; negative where they hold some twice. */
 export function uncoveredKvCells(sources: readonly KvLayout[], target: KvLayout): number {
-  const targetHeads = ownedHeads(target);
   let covered = 0;
   for (const index of representativeSources(sources)) {
-    const source = sources[index] as KvLayout;
-    const heads = intersect(ownedHeads(source), targetHeads);
-    const layers = intersect(
-      { from: source.layerStart, to: source.layerEnd },
-      { from: target.layerStart, to: target.layerEnd },
-    );
-    if (heads !== null && layers !== null) covered += (heads.to - heads.from) * (layers.to - layers.from);
+    const transfer = kvTransfer(sources[index] as KvLayout, target);
+    if (transfer !== null) covered += rangeSize(transfer.heads) * rangeSize(transfer.layers);
   }
-  return (targetHeads.to - targetHeads.from) * (target.layerEnd - target.layerStart) - covered;
+  return rangeSize(ownedHeads(target)) * rangeSize(ownedLayers(target)) - covered;
 }
 
-function bufferLayers(endpoint: KvEndpoint, index: number): Range {
-  const from = endpoint.layerStarts[index] as number;
-  const axis = (endpoint.buffers[index] as BufferGeometry).axes.find(({ name }) => name === 'layer');
-  return { from, to: from + (axis?.size ?? 1) };
+function requireSameModel(source: KvLayout, target: KvLayout): void {
+  for (const field of ['numLayersGlobal', 'numKvHeadsGlobal', 'headDim'] as const) {
+    if (source[field] === target[field]) continue;
+    throw new HandoffError(
+      'INCOMPATIBLE',
+      `${field}: the source has ${source[field]} and the target ${target[field]}`,
+      { details: { field, source: source[field], target: target[field] } },
+    );
+  }
 }
 
-function intersect(a: Range, b: Range): Range | null {
-  const from = Math.max(a.from, b.from);
-  const to = Math.min(a.to, b.to);
-  return from < to ? { from, to } : null;
+function sameRange(a: IndexRange, b: IndexRange): boolean {
+  return a.from === b.from && a.to === b.to;
+}
+
+/** Tokens that both block sizes are multiples of. */
+export function greatestDivisor(a: number, b: number): number {
+  let [x, y] = [a, b];
+  while (y !== 0) [x, y] = [y, x % y];
+  return x;
 }

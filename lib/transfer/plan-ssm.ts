@@ -1,11 +1,20 @@
 /**
- * Which SSM state moves from which source rank to this target rank: conv bands x, B, C and recurrent heads (spec 7.2).
+ * Which SSM state moves from which source rank to which target rank: conv bands x, B, C and recurrent heads (spec 7.2).
  *
- * A conv slot's channel axis is `[x | B | C]`, each band split over TP on its own; a flat split would mix them.
+ * A conv slot's channel axis is `[x | B | C]`, each band split over TP on its own; a flat split would mix them. Stages
+ * without an SSM layer are nobody's source. Layouts of different models are refused.
  */
 import { HandoffError } from '../errors.js';
 import type { BufferGeometry } from '../memory/axes-geometry.js';
-import type { SsmLayout } from '../memory/ssm-layout.js';
+import { intersection, rangeSize, relativeTo, type IndexRange } from '../memory/index-range.js';
+import {
+  ownedBand,
+  ownedSsmLayers,
+  ssmBands,
+  type SsmBand,
+  type SsmBandName,
+  type SsmLayout,
+} from '../memory/ssm-layout.js';
 import { rectangleBetween, type RectangleTemplate } from './rectangle.js';
 
 /** One rank's SSM buffers, as its descriptors tell them. */
@@ -15,100 +24,149 @@ export interface SsmEndpoint {
   readonly recurrent: BufferGeometry;
 }
 
-/** One band of an axis that TP splits: its global width, and where this rank's part starts in its buffer. */
-interface Band {
-  readonly globalWidth: number;
-  readonly localOffset: number;
+/** What one source rank gives one target rank of one band. Channels or heads as the buffers count them. */
+export interface SsmTransfer {
+  readonly sourceRank: number;
+  readonly targetRank: number;
+  readonly band: SsmBandName;
+  readonly layers: IndexRange;
+  readonly sourceLayers: IndexRange;
+  readonly targetLayers: IndexRange;
+  readonly sourceUnits: IndexRange;
+  readonly targetUnits: IndexRange;
 }
 
-/** Channels of the conv state in order x, B, C. */
-export function convBands(layout: SsmLayout): readonly Band[] {
-  const { nheads, headdim, ngroups, dState } = layout.dims;
-  const inner = nheads * headdim;
-  const groups = ngroups * dState;
-  return [
-    { globalWidth: inner, localOffset: 0 },
-    { globalWidth: groups, localOffset: inner / layout.tpSize },
-    { globalWidth: groups, localOffset: inner / layout.tpSize + groups / layout.tpSize },
-  ];
+/** Ranks that hold the same shard are replicas; each group by index, the smallest global rank first. */
+export function ssmReplicaGroups(sources: readonly SsmLayout[]): readonly (readonly number[])[] {
+  const groups = new Map<string, number[]>();
+  sources.forEach((layout, index) => {
+    if (layout.numLayers === 0) return;
+    const key = `${layout.tpSize}:${layout.tpRank}:${layout.layerStart}:${layout.numLayers}`;
+    const group = groups.get(key);
+    if (group === undefined) groups.set(key, [index]);
+    else group.push(index);
+  });
+  const rank = (index: number): number => (sources[index] as SsmLayout).globalRank;
+  return [...groups.values()].map((group) => group.sort((a, b) => rank(a) - rank(b) || a - b));
+}
+
+/** The smallest global rank of each group of replicas stands for it; in the order of the list. */
+export function representativeSsmSources(sources: readonly SsmLayout[]): readonly number[] {
+  return ssmReplicaGroups(sources)
+    .map((group) => group[0] as number)
+    .sort((a, b) => a - b);
+}
+
+/**
+ * The whole plan between two instances: sources in the order of their list, for each the targets in the order of
+ * theirs, bands x, B, C, recurrent (spec 7.2). The reference has one entry a layer; here a range of layers is one.
+ *
+ * @throws `INCOMPATIBLE` when two of the layouts describe different models, or TP does not divide heads or groups
+ */
+export function planSsmReshard(sources: readonly SsmLayout[], targets: readonly SsmLayout[]): readonly SsmTransfer[] {
+  return representativeSsmSources(sources).flatMap((index) =>
+    targets.flatMap((target) => {
+      const source = sources[index] as SsmLayout;
+      requireSameModel(source, target);
+      return ssmTransfers(source, target);
+    }),
+  );
+}
+
+function ssmTransfers(source: SsmLayout, target: SsmLayout): SsmTransfer[] {
+  const layers = intersection(ownedSsmLayers(source), ownedSsmLayers(target));
+  if (layers === null) return [];
+  const targetBands = ssmBands(target);
+  return ssmBands(source).flatMap((sourceBand, index) => {
+    const targetBand = targetBands[index] as SsmBand;
+    const [held, wanted] = [ownedBand(source, sourceBand), ownedBand(target, targetBand)];
+    const shared = intersection(held, wanted);
+    if (shared === null) return [];
+    return [
+      {
+        sourceRank: source.globalRank,
+        targetRank: target.globalRank,
+        band: sourceBand.name,
+        layers,
+        sourceLayers: relativeTo(layers, source.layerStart),
+        targetLayers: relativeTo(layers, target.layerStart),
+        sourceUnits: relativeTo(shared, held.from - sourceBand.localOffset),
+        targetUnits: relativeTo(shared, wanted.from - targetBand.localOffset),
+      },
+    ];
+  });
 }
 
 /** @throws `INCOMPATIBLE` when TP does not divide heads or groups, or the two describe different models */
 export function planSsm(source: SsmEndpoint, target: SsmEndpoint): readonly RectangleTemplate[] {
-  for (const field of ['nheads', 'headdim', 'dState', 'ngroups', 'dConv'] as const) {
-    const [ours, theirs] = [source.layout.dims[field], target.layout.dims[field]];
-    if (ours !== theirs)
-      throw new HandoffError('INCOMPATIBLE', `ssm.${field}: the source has ${ours} and the target ${theirs}`);
-  }
-  for (const { layout } of [source, target]) {
-    for (const field of ['nheads', 'ngroups'] as const) {
-      if (layout.dims[field] % layout.tpSize !== 0) {
-        throw new HandoffError(
-          'INCOMPATIBLE',
-          `ssm.${field}: expected a multiple of tpSize ${layout.tpSize}, got ${layout.dims[field]}`,
-        );
-      }
-    }
-  }
-  const from = Math.max(source.layout.layerStart, target.layout.layerStart);
-  const to = Math.min(
-    source.layout.layerStart + source.layout.numLayers,
-    target.layout.layerStart + target.layout.numLayers,
+  return (['conv', 'recurrent'] as const).flatMap((state) =>
+    planSsmState(state, source.layout, source[state], target.layout, target[state]),
   );
-  if (from >= to) return [];
-  const layer = { source: from - source.layout.layerStart, target: from - target.layout.layerStart, count: to - from };
-  const rectangles: RectangleTemplate[] = [];
-  const sourceBands = convBands(source.layout);
-  for (const [index, targetBand] of convBands(target.layout).entries()) {
-    const channel = bandRange(source.layout, target.layout, sourceBands[index] as Band, targetBand);
-    if (channel !== null) rectangles.push(rectangleBetween(source.conv, target.conv, { layer, channel }, 'slot'));
-  }
-  const heads: Band = { globalWidth: target.layout.dims.nheads, localOffset: 0 };
-  const head = bandRange(source.layout, target.layout, heads, heads);
-  if (head !== null) rectangles.push(rectangleBetween(source.recurrent, target.recurrent, { layer, head }, 'slot'));
-  return rectangles;
 }
 
-/** SSM layouts that stand for their replicas; stages without an SSM layer are nobody's source. */
-export function representativeSsmSources(sources: readonly SsmLayout[]): readonly number[] {
-  const best = new Map<string, number>();
-  sources.forEach((layout, index) => {
-    if (layout.numLayers === 0) return;
-    const key = `${layout.tpSize}:${layout.tpRank}:${layout.layerStart}:${layout.numLayers}`;
-    const rival = best.get(key);
-    if (rival === undefined || layout.globalRank < (sources[rival] as SsmLayout).globalRank) best.set(key, index);
-  });
-  return [...best.values()].sort((a, b) => a - b);
+/**
+ * The part of {@link planSsm} that is about one of the two states.
+ *
+ * @throws `INCOMPATIBLE`
+ */
+export function planSsmState(
+  state: 'conv' | 'recurrent',
+  source: SsmLayout,
+  sourceBuffer: BufferGeometry,
+  target: SsmLayout,
+  targetBuffer: BufferGeometry,
+): readonly RectangleTemplate[] {
+  requireSameModel(source, target);
+  const isConv = state === 'conv';
+  const { headdim, dState, dConv } = target.dims;
+  return ssmTransfers(source, target)
+    .filter(({ band }) => (band === 'recurrent') === !isConv)
+    .map(({ band, layers, sourceLayers, targetLayers, sourceUnits, targetUnits, sourceRank, targetRank }) => {
+      const units = { source: sourceUnits.from, target: targetUnits.from, count: rangeSize(sourceUnits) };
+      const shape = [units.count, isConv ? dConv : headdim * dState];
+      return rectangleBetween(
+        sourceBuffer,
+        targetBuffer,
+        {
+          layer: { source: sourceLayers.from, target: targetLayers.from, count: rangeSize(layers) },
+          [isConv ? 'channel' : 'head']: units,
+        },
+        'slot',
+        {
+          // The reference reads one layer of one band a request.
+          apart: 'layer',
+          label: { sourceRank, targetRank, state, part: band, layers, sourceUnits, targetUnits, shape },
+        },
+      );
+    });
 }
 
-/** How many (layer, head) cells of `target` the sources leave out. */
+/** How many (layer, head) cells of `target` the sources leave out; negative where they hold some twice. */
 export function uncoveredSsmCells(sources: readonly SsmLayout[], target: SsmLayout): number {
-  const heads: Band = { globalWidth: target.dims.nheads, localOffset: 0 };
   let covered = 0;
   for (const index of representativeSsmSources(sources)) {
-    const source = sources[index] as SsmLayout;
-    const range = bandRange(source, target, heads, heads);
-    const from = Math.max(source.layerStart, target.layerStart);
-    const to = Math.min(source.layerStart + source.numLayers, target.layerStart + target.numLayers);
-    if (range !== null && from < to) covered += range.count * (to - from);
+    for (const { band, layers, sourceUnits } of ssmTransfers(sources[index] as SsmLayout, target)) {
+      if (band === 'recurrent') covered += rangeSize(sourceUnits) * rangeSize(layers);
+    }
   }
   return (target.dims.nheads / target.tpSize) * target.numLayers - covered;
 }
 
-function bandRange(
-  source: SsmLayout,
-  target: SsmLayout,
-  sourceBand: Band,
-  targetBand: Band,
-): { source: number; target: number; count: number } | null {
-  const sourceWidth = sourceBand.globalWidth / source.tpSize;
-  const targetWidth = targetBand.globalWidth / target.tpSize;
-  const from = Math.max(source.tpRank * sourceWidth, target.tpRank * targetWidth);
-  const to = Math.min((source.tpRank + 1) * sourceWidth, (target.tpRank + 1) * targetWidth);
-  if (from >= to) return null;
-  return {
-    source: sourceBand.localOffset + from - source.tpRank * sourceWidth,
-    target: targetBand.localOffset + from - target.tpRank * targetWidth,
-    count: to - from,
-  };
+function requireSameModel(source: SsmLayout, target: SsmLayout): void {
+  for (const field of ['nheads', 'headdim', 'dState', 'ngroups', 'dConv'] as const) {
+    const [theirs, ours] = [source.dims[field], target.dims[field]];
+    if (theirs === ours) continue;
+    throw new HandoffError('INCOMPATIBLE', `ssm.${field}: the source has ${theirs} and the target ${ours}`, {
+      details: { field, source: theirs, target: ours },
+    });
+  }
+  for (const layout of [source, target]) {
+    for (const field of ['nheads', 'ngroups'] as const) {
+      if (layout.dims[field] % layout.tpSize === 0) continue;
+      throw new HandoffError(
+        'INCOMPATIBLE',
+        `ssm.${field}: expected a multiple of tpSize ${layout.tpSize}, got ${layout.dims[field]}`,
+      );
+    }
+  }
 }

@@ -152,6 +152,8 @@ export function parseSsmDescriptor(
   limits: TicketLimits,
 ): PeerSsmState {
   const described = parseBlocks(descriptor, path);
+  // A slot is one state, whatever the prompt's length.
+  integerField(descriptor, 'tokens_per_block', path, 1, 1);
   const layout = parseSsmLayout(descriptor, path);
   const { nheads, headdim, ngroups, dState } = layout.dims;
   const width = (kind === 'conv' ? nheads * headdim + 2 * ngroups * dState : nheads) / layout.tpSize;

@@ -4,10 +4,10 @@
  */
 import fc from 'fast-check';
 import type { HandoffError } from '../../lib/errors.js';
-import type { KvLayout } from '../../lib/memory/kv-layout.js';
+import { ownedHeads, type KvLayout } from '../../lib/memory/kv-layout.js';
 import { expandMoves } from '../../lib/testing/copy-moves.js';
 import { kvAxesDefault, rankPositions, TestMemory, type TestModelShape } from '../../lib/testing/test-memory.js';
-import { ownedHeads, planKv, representativeSources, uncoveredKvCells } from '../../lib/transfer/plan-kv.js';
+import { planKv, representativeSources, uncoveredKvCells } from '../../lib/transfer/plan-kv.js';
 
 const poolSize = 5;
 const mark = 0x1234567;
