@@ -5,10 +5,13 @@ import { completionReportBytesSection } from './completion-report-bytes.js';
 import { completionTrackerSection } from './completion-tracker.js';
 import { decodeAdmissionSection } from './decode-admission.js';
 import { dropPrefixSection } from './drop-prefix.js';
+import { headersSection } from './headers-gen-b.js';
 import { kvBlockAllocatorSection } from './kv-block-allocator.js';
 import { kvLayoutErrorsSection } from './kv-layout-errors.js';
 import { kvReshardSection } from './kv-reshard.js';
+import { messageBytesSection } from './message-bytes.js';
 import { ncclOpOrderSection } from './nccl-op-order.js';
+import { nixlAgentMetadataSection } from './nixl-agent-metadata.js';
 import { nixlDescriptorsSection } from './nixl-descriptors.js';
 import { nixlSsmDescriptorsSection } from './nixl-ssm-descriptors.js';
 import type { Section } from './section.js';
@@ -24,10 +27,13 @@ export const sections: readonly Section[] = [
   completionTrackerSection,
   decodeAdmissionSection,
   dropPrefixSection,
+  headersSection,
   kvBlockAllocatorSection,
   kvLayoutErrorsSection,
   kvReshardSection,
+  messageBytesSection,
   ncclOpOrderSection,
+  nixlAgentMetadataSection,
   nixlDescriptorsSection,
   nixlSsmDescriptorsSection,
   ssmLayoutErrorsSection,

@@ -83,10 +83,11 @@ function indexed(): ReadonlyMap<number, Header> {
 /**
  * The name of a header value.
  *
- * @throws `ARGUMENT_INVALID` for a value that no header has: a protocol error
+ * @throws `MESSAGE_INVALID` for a value that no header has: a protocol error
  */
 export function headerOf(value: unknown): Header {
   const name = typeof value === 'number' ? names.get(value) : undefined;
-  if (name === undefined) throw argumentError('message[0]', 'a header value of the protocol', value);
+  if (name === undefined)
+    throw argumentError('frames[0][0]', 'a header value of the protocol', value, 'MESSAGE_INVALID');
   return name;
 }

@@ -155,7 +155,7 @@ export type ToCoordinator =
 
 /** What an engine can be told. */
 export type ToEngine =
-  | Bare<'REGISTER_ROLE_ACK' | 'CONNECT_ACK'>
+  | Bare<'REGISTER_ROLE_ACK'>
   /** A rejected registration: `[29, reason]`. */
   | { readonly header: 'REGISTRATION_ERROR'; readonly reason: string }
   | ControlSignal
