@@ -33,12 +33,10 @@ const nullable = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: null });
 const tokens = fc.array(fc.nat(200_000), { maxLength: 40 });
 const prompt = opaque(fc.oneof(text, tokens));
 const extra = nullable(opaque(anyWire.filter((value) => value !== null)));
-const body = fc
-  .tuple(id, map)
-  .map(([requestId, rest]) => ({
-    requestId,
-    body: encodeValue(new Map<string, Wire>([...rest, ['request_id', requestId]])),
-  }));
+const body = fc.tuple(id, map).map(([requestId, rest]) => ({
+  requestId,
+  body: encodeValue(new Map<string, Wire>([...rest, ['request_id', requestId]])),
+}));
 const held = fc.record({
   requestId: id,
   state: fc.constantFrom('pinned', 'importing', 'quarantined'),
