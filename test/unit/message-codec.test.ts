@@ -4,7 +4,6 @@ import { headerOf } from '../../lib/control/protocol/headers.js';
 import type { Place } from '../../lib/control/protocol/message-fields.js';
 import { decodeValue, encodeValue, joinMap, mapParts, wireMap } from '../../lib/control/protocol/wire-bytes.js';
 import { Float64, type Wire } from '../../lib/control/protocol/wire-value.js';
-import { agentsOf, restoreAgentMetadata, stripAgentMetadata } from '../../lib/control/protocol/agent-metadata.js';
 
 const bytes = (...values: Wire[]): Uint8Array[] => values.map((value) => encodeValue(value));
 const hex = (frames: readonly Uint8Array[]): string[] => frames.map((frame) => Buffer.from(frame).toString('hex'));
@@ -362,57 +361,4 @@ it('knows the place of what a coordinator says by its header', () => {
   expect(placeOf({ header: 'ABORT_REQUEST', requestId: 1 })).toBe('engine');
   expect(placeOf({ header: 'CONNECT_ACK', instance: null })).toBe('client');
   expect(() => headerOf(null)).toThrow('frames[0][0]: expected a header value');
-});
-
-describe("an agent's own metadata", () => {
-  const agent = (name: string, blob: string) => wireMap({ agent_name: name, agent_metadata_b64: blob });
-
-  it('is put back as the last key, at any depth, and changes nothing in place', () => {
-    const registration = [
-      wireMap({ ...Object.fromEntries(agent('a', 'AAA')), ssm: wireMap({ conv: agent('b', 'BBB') }) }),
-    ];
-    const handoff = wireMap({
-      tp_metas: [wireMap({ agent_name: 'a', x: 1 })],
-      ssm: wireMap({ conv: [agent('b', 'BBB')] }),
-    });
-    const before = encodeValue(handoff);
-    const restored = restoreAgentMetadata(handoff, agentsOf(registration));
-    expect(encodeValue(handoff)).toEqual(before);
-    expect(hex([encodeValue(restored)])).toEqual(
-      hex([
-        encodeValue(
-          wireMap({
-            tp_metas: [wireMap({ agent_name: 'a', x: 1, agent_metadata_b64: 'AAA' })],
-            ssm: wireMap({ conv: [agent('b', 'BBB')] }),
-          }),
-        ),
-      ]),
-    );
-    expect(stripAgentMetadata(restored)).toEqual(
-      wireMap({
-        tp_metas: [wireMap({ agent_name: 'a', x: 1 })],
-        ssm: wireMap({ conv: [wireMap({ agent_name: 'b' })] }),
-      }),
-    );
-  });
-
-  it('stays where no agent is named', () => {
-    const nameless = wireMap({ agent_metadata_b64: 'AAA' });
-    expect(stripAgentMetadata(nameless)).toEqual(nameless);
-    expect(restoreAgentMetadata(nameless, new Map())).toEqual(nameless);
-  });
-
-  it('is refused when it is unknown, another, or registered twice', () => {
-    const agents = agentsOf([agent('a', 'AAA'), agent('a', 'AAA')]);
-    expect(() => restoreAgentMetadata(wireMap({ agent_name: 'c' }), agents)).toThrow(
-      'agent_name: expected an agent of the registration, got "c"',
-    );
-    expect(() => restoreAgentMetadata(wireMap({ agent_name: 5 }), agents)).toThrow(
-      'expected an agent of the registration, got 5',
-    );
-    expect(() => restoreAgentMetadata(agent('a', 'BBB'), agents)).toThrow(
-      'agent_metadata_b64 of a: expected the metadata of the registration',
-    );
-    expect(() => agentsOf([agent('a', 'AAA'), agent('a', 'BBB')])).toThrow('agent_metadata_b64 of a');
-  });
 });
