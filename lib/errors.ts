@@ -33,6 +33,9 @@ export const errorCodes = {
   PROMPT_ON_DECODE: { retryable: false, phase: 'decode' },
   PREFIX_CACHING_REQUIRED: { retryable: false, phase: 'setup', native: true },
   SSM_CACHE_ON_DECODE: { retryable: false, phase: 'setup' },
+  // The ranks of one instance.
+  RANK_SETUP_FAILED: { retryable: false, phase: 'setup' },
+  RANK_LOST: { retryable: true, phase: 'decode' },
   // Tickets and what peers say.
   TICKET_INVALID: { retryable: false, phase: 'decode' },
   TICKET_TOO_LARGE: { retryable: false, phase: 'decode' },

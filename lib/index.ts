@@ -59,6 +59,8 @@ export {
   type MessageKind,
 } from './control/in-process-rank-group.js';
 export type { LogRecord, RankGroup, StepFrame } from './control/rank-group.js';
+export { SocketRankGroup, type SocketRankGroupOptions } from './control/socket-rank-group.js';
+export type { RankAddress } from './control/ranks/rendezvous.js';
 
 export { describe as describeProgram, loopsMax, programBytes } from './transfer/copy-program.js';
 export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
