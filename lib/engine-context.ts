@@ -73,14 +73,8 @@ export interface SsmBuffers {
   readonly physicalSlots: number;
 }
 
-/**
- * What a host engine implements: its memory, its allocators, and the few questions the SDK asks.
- *
- * No method may throw: the engine is then taken for broken (`ENGINE_CALL_FAILED`, event `engineFailed`). Questions
- * (`canAdmitPrefilledDecode`, `isComplete`, `growthReserve`, `growthBlocks`, `targetQuiescent`) change nothing and call
- * nothing of `StateHandoff`; `admitPrefilledDecode` and `abortRequest` may call `finishRequest` and `failRequest` only.
- */
-export interface EngineContext {
+/** What an engine that only prefills implements: its memory and its allocators. */
+export interface PrefillContext {
   /** Model identity; both sides must agree. */
   readonly model: string;
   readonly dtype: string;
@@ -99,7 +93,16 @@ export interface EngineContext {
   readonly slots: SlotAllocator | null;
   /** Whether the engine keeps durable SSM snapshots. Allowed on prefill, refused on decode (spec 5). */
   readonly hasSsmSnapshotCache: boolean;
+}
 
+/**
+ * What a host engine implements: its memory, its allocators, and the few questions the SDK asks a decode engine.
+ *
+ * No method may throw: the engine is then taken for broken (`ENGINE_CALL_FAILED`, event `engineFailed`). Questions
+ * (`canAdmitPrefilledDecode`, `isComplete`, `growthReserve`, `growthBlocks`, `targetQuiescent`) change nothing and call
+ * nothing of `StateHandoff`; `admitPrefilledDecode` and `abortRequest` may call `finishRequest` and `failRequest` only.
+ */
+export interface EngineContext extends PrefillContext {
   /** Decode. Whether the running batch has room. Asked at the scheduling point only; must not change anything. */
   canAdmitPrefilledDecode(request: PrefilledRequest): boolean;
   /** Decode. Takes ownership of blocks and slot and puts the request into the running batch. Must not throw. */

@@ -10,6 +10,7 @@ export type {
   Fence,
   Finished,
   KvBuffers,
+  PrefillContext,
   PrefilledRequest,
   RequestId,
   SamplingParams,

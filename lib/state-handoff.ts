@@ -8,7 +8,7 @@ import { EventEmitter } from 'eventemitter3';
 import type { InstanceCard } from './compatibility.js';
 import type { LogRecord, RankGroup } from './control/rank-group.js';
 import type { DecodeSide } from './decode/decode-side.js';
-import type { EngineContext, Fence, Finished, RequestId, SamplingParams } from './engine-context.js';
+import type { EngineContext, Fence, Finished, PrefillContext, RequestId, SamplingParams } from './engine-context.js';
 import { engineCallError } from './engine-call-error.js';
 import { argumentError, HandoffError, isHandoffError } from './errors.js';
 import type { HandoffRef, StateHandoffEvents } from './events.js';
@@ -65,13 +65,19 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   private state: 'new' | 'settingUp' | 'running' | 'draining' | 'closed' = 'new';
   private readonly notices = new Notices(this, () => (this.running?.log.rank ?? 0) === 0);
 
-  /** Cheap: builds no transport. @throws `OPTION_INVALID` */
-  constructor(
-    private readonly engine: EngineContext,
-    options: StateHandoffOptions = {},
-  ) {
+  private readonly engine: EngineContext;
+
+  /**
+   * Cheap: builds no transport.
+   *
+   * @param engine - an `EngineContext` for decode; for prefill a `PrefillContext` is enough
+   * @throws `OPTION_INVALID`, `ENGINE_CONTEXT_INVALID`
+   */
+  constructor(engine: EngineContext | PrefillContext, options: StateHandoffOptions = {}) {
     super();
-    this.options = compileOptions(options, usableBlocks(engine));
+    // Decode's methods are called on decode only, and its setup refuses an engine that lacks one.
+    this.engine = engine as EngineContext;
+    this.options = compileOptions(options, usableBlocks(this.engine));
   }
 
   // --- setup ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@
 import type { ImportView } from 'state-handoff';
 import type { decodeAnswers, Message } from './messages.js';
 
+/** What it tells. */
+type Sight = Extract<Message<typeof decodeAnswers>, { kind: 'deferred' | 'reserved' | 'landed' }>;
+
 interface Seen {
   deferred: boolean;
   /** Of the reservation; -1 before. */
@@ -20,7 +23,7 @@ export class ImportWatch {
 
   constructor(
     private readonly imports: () => readonly ImportView[],
-    private readonly send: (message: Message<typeof decodeAnswers>) => void,
+    private readonly send: (sight: Sight) => void,
   ) {}
 
   /** Returns the first block that was moved for what landed now; -1 when none was; null when nothing landed. */

@@ -8,7 +8,7 @@ import { badInput } from '../engine/bad-input.js';
 /** Checks one field and gives it its type. @throws `ARGUMENT_INVALID` naming the field */
 type Check<Value> = (value: unknown, path: string) => Value;
 type Fields = Readonly<Record<string, Check<unknown>>>;
-type Schema = Readonly<Record<string, Fields>>;
+export type Schema = Readonly<Record<string, Fields>>;
 type Values<F extends Fields> = { readonly [Name in keyof F]: ReturnType<F[Name]> };
 
 /** Any message of a schema. */
@@ -16,7 +16,7 @@ export type Message<S extends Schema> = {
   [Kind in keyof S]: { readonly kind: Kind } & Values<S[Kind]>;
 }[keyof S];
 
-const integer =
+export const integer =
   (minimum: number, maximum = Number.MAX_SAFE_INTEGER): Check<number> =>
   (value, path) => {
     if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < minimum || value > maximum) {
@@ -24,11 +24,11 @@ const integer =
     }
     return value;
   };
-const number: Check<number> = (value, path) => {
+export const number: Check<number> = (value, path) => {
   if (typeof value !== 'number' || !Number.isFinite(value)) throw badInput(path, 'a number', value);
   return value;
 };
-const text =
+export const text =
   (lengthMax: number): Check<string> =>
   (value, path) => {
     if (typeof value !== 'string' || value.length > lengthMax) {
@@ -36,22 +36,22 @@ const text =
     }
     return value;
   };
-const flag: Check<boolean> = (value, path) => {
+export const flag: Check<boolean> = (value, path) => {
   if (typeof value !== 'boolean') throw badInput(path, 'true or false', value);
   return value;
 };
-const oneOf =
+export const oneOf =
   <Name extends string>(...names: readonly Name[]): Check<Name> =>
   (value, path) => {
     const name = names.find((each) => each === value);
     if (name === undefined) throw badInput(path, `one of ${names.join(', ')}`, value);
     return name;
   };
-const nullable =
+export const nullable =
   <Value>(check: Check<Value>): Check<Value | null> =>
   (value, path) =>
     value === null ? null : check(value, path);
-const list =
+export const list =
   <Value>(check: Check<Value>, lengthMax: number): Check<readonly Value[]> =>
   (value, path) => {
     if (!Array.isArray(value) || value.length > lengthMax) {
@@ -59,7 +59,7 @@ const list =
     }
     return value.map((each: unknown, index) => check(each, `${path}[${index}]`));
   };
-const record =
+export const record =
   <F extends Fields>(fields: F): Check<Values<F>> =>
   (value, path) => {
     if (typeof value !== 'object' || value === null || Array.isArray(value)) throw badInput(path, 'a map', value);
@@ -73,16 +73,21 @@ const record =
     return Object.fromEntries(entries) as Values<F>;
   };
 /** Checked by the library's own parser (`parseInstanceCard`). */
-const foreign: Check<unknown> = (value) => value;
+export const foreign: Check<unknown> = (value) => value;
 
 const tokensMax = 1 << 20;
-const id = text(64);
+export const id = text(64);
 const token = integer(0, 2 ** 31 - 1);
-const tokens = list(token, tokensMax);
+export const tokens = list(token, tokensMax);
 const logProbs = nullable(list(number, tokensMax));
 /** SHA-256 of one row of logits, in hexadecimal. */
 const digests = list(text(64), tokensMax);
-const handoff = record({ instance: text(256), incarnation: text(256), handoffId: integer(0), epoch: integer(0) });
+export const handoff = record({
+  instance: text(256),
+  incarnation: text(256),
+  handoffId: integer(0),
+  epoch: integer(0),
+});
 
 const engine = record({
   kind: oneOf('attention', 'hybrid', 'moe'),
@@ -111,7 +116,8 @@ const command = {
   /** Say what is left, close, and end. */
   stop: {},
 } satisfies Schema;
-const answer = {
+/** What every worker says. */
+export const answer = {
   ready: { processId: integer(1), card: foreign },
   stopped: {
     /** Pins, imports and quarantined imports that are still there; nothing, if all is well. */

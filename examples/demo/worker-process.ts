@@ -17,17 +17,19 @@ export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
   private isEnding = false;
 
   /**
-   * @param name - of the worker; `NAME-worker.js` lies beside this file
+   * @param name - of the worker; `NAME-worker.js` lies in `folder`
    * @param receive - gets each checked answer
    * @param fail - told once why the worker cannot go on
+   * @param folder - absolute; the folder of this file by default
    */
   constructor(
     readonly name: string,
     answers: Answers,
     receive: (answer: Message<Answers>) => void,
     fail: (error: Error) => void,
+    folder: string = __dirname,
   ) {
-    this.child = fork(join(__dirname, `${name}-worker.js`), { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+    this.child = fork(join(folder, `${name}-worker.js`), { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
     this.child.on('message', (value) => {
       try {
         const answer = parseMessage(answers, value, name);

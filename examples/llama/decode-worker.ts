@@ -1,0 +1,181 @@
+/**
+ * The decode process of the llama.cpp demo: takes handoffs over, generates, and says when it has read the source. It tells
+ * the router what it sees on the way, as the main demo's does.
+ */
+import { decodeTicket, isHandoffError, StateHandoff } from 'state-handoff';
+import { ImportWatch } from '../demo/import-watch.js';
+import { remains } from '../demo/remains.js';
+import { openPort } from '../demo/worker-port.js';
+import { LlamaDecodeEngine, type DecodeFigures, type Operation } from './decode-engine.js';
+import { digestOf, engineOptions } from './engine-setting.js';
+import { decodeAnswers, decodeCommands, type EngineSetting, type RecordedOperation } from './messages.js';
+
+/** At this many tokens a step copies no more of one request's state, so that the others wait for milliseconds only. */
+const loadTokensMax = 256;
+
+class DecodeWorker {
+  private readonly engine: LlamaDecodeEngine;
+  private readonly handoff: StateHandoff;
+  private readonly watch: ImportWatch;
+  private readonly digests = new Map<string, string[]>();
+  private recorded: RecordedOperation[] = [];
+  private turning = false;
+  private again = false;
+  private timer: NodeJS.Timeout | null = null;
+  private corrupts: boolean;
+  private isStopped = false;
+
+  constructor(private readonly setting: EngineSetting) {
+    this.corrupts = setting.corrupt;
+    this.engine = new LlamaDecodeEngine({
+      ...engineOptions(setting),
+      loadBlocksMax: Math.ceil(loadTokensMax / setting.blockTokens),
+      onToken: (id, index, token, logits) => {
+        this.digests.get(id)?.push(digestOf(logits));
+        port.send({ kind: 'token', id, index, token });
+      },
+      onOperation: setting.shared ? (operation) => this.recorded.push(flat(operation)) : null,
+    });
+    this.handoff = new StateHandoff(this.engine, { instance: 'llama-decode' });
+    this.engine.attachHandoff(this.handoff);
+    this.watch = new ImportWatch(() => this.handoff.inspect().imports, port.send);
+    this.handoff.on('handoffAdmitted', ({ requestId }) => port.send({ kind: 'admitted', id: String(requestId) }));
+    this.handoff.on('kvReadDone', ({ requestId, source }) => {
+      if (source !== null) port.send({ kind: 'readDone', id: String(requestId), handoff: source });
+    });
+    this.handoff.on('engineFailed', port.fail);
+    this.handoff.on('wake', () => this.wake());
+  }
+
+  async open(): Promise<void> {
+    await this.handoff.setupKvTransfer('decode', this.setting.transport);
+    port.send({ kind: 'ready', processId: process.pid, card: this.handoff.describeInstance() });
+  }
+
+  take(id: string, prompt: readonly number[], limit: number, ticket: string): void {
+    this.watch.look();
+    this.digests.set(id, []);
+    this.run(id, prompt, limit, ticket).then(
+      (answer) => port.send(answer),
+      (error: unknown) => {
+        if (!isHandoffError(error)) return port.fail(error);
+        port.send({ kind: 'failed', id, code: error.code, message: error.message });
+      },
+    );
+    this.watch.look();
+    this.wake();
+  }
+
+  abort(id: string): void {
+    this.handoff.abortKvHandoff(id);
+    this.wake();
+  }
+
+  attestDead(instance: string, incarnation: string): void {
+    this.handoff.attestInstanceDead(instance, incarnation);
+    this.wake();
+  }
+
+  async stop(): Promise<void> {
+    this.isStopped = true;
+    if (this.timer !== null) clearTimeout(this.timer);
+    port.send(remains(this.handoff));
+    await this.handoff.close({ force: true });
+  }
+
+  private async run(id: string, prompt: readonly number[], limit: number, ticket: string) {
+    const { kvMeta, blockIds } = decodeTicket(ticket);
+    const sampling = { num_tokens_to_generate: limit };
+    const { generatedTokens, finishReason, extra } = await this.handoff.addRequestWithKvHandoff(
+      id,
+      prompt,
+      sampling,
+      kvMeta,
+      blockIds,
+    );
+    const figures = (extra ?? { keptTokens: 0, loads: 0, loadMs: 0 }) as DecodeFigures;
+    const logits = this.digests.get(id) ?? [];
+    this.digests.delete(id);
+    const { evaluatedTokens } = this.engine;
+    return {
+      kind: 'finished',
+      id,
+      tokens: generatedTokens,
+      reason: finishReason,
+      logits,
+      ...figures,
+      evaluatedTokens,
+    } as const;
+  }
+
+  private wake(): void {
+    this.again = true;
+    if (this.isStopped || this.turning) return;
+    this.turning = true;
+    if (this.timer !== null) clearTimeout(this.timer);
+    setImmediate(() => void this.turn().catch(port.fail));
+  }
+
+  /** Turns of the engine, until there is nothing to do: what landed, who is admitted, one evaluation. */
+  private async turn(): Promise<void> {
+    const { handoff, engine, watch } = this;
+    while (this.again && !this.isStopped) {
+      this.again = false;
+      watch.look();
+      handoff.pollPendingKvImports();
+      const landed = watch.look();
+      if (this.corrupts && landed !== null && landed.block >= 0) {
+        this.corrupts = false;
+        engine.memory.flipBit(landed.block);
+      }
+      handoff.scheduleWaitingRequests(0);
+      watch.look();
+      await engine.step();
+      this.tellOperations();
+      if (engine.hasWork || handoff.hasAdmittableKvImport) this.again = true;
+      // Messages come in between.
+      await new Promise(setImmediate);
+    }
+    this.turning = false;
+    // Bytes that land wake this process; a peer is looked at now and then.
+    if (!this.isStopped && handoff.pendingKvImportCount > 0) this.timer = setTimeout(() => this.wake(), 1);
+  }
+
+  private tellOperations(): void {
+    if (this.recorded.length === 0) return;
+    port.send({ kind: 'operations', operations: this.recorded });
+    this.recorded = [];
+  }
+}
+
+function flat(operation: Operation): RecordedOperation {
+  const none = { what: operation.kind, lane: 0, id: '', from: 0, to: 0, rows: [] };
+  switch (operation.kind) {
+    case 'keep':
+      return { ...none, lane: operation.lane, to: operation.tokens };
+    case 'load':
+      return { ...none, lane: operation.lane, id: operation.requestId, from: operation.from, to: operation.to };
+    case 'evaluate':
+      return { ...none, rows: operation.rows.map(({ requestId, ...row }) => ({ id: requestId, ...row })) };
+  }
+}
+
+let worker: DecodeWorker | null = null;
+const port = openPort('decode', decodeCommands, decodeAnswers, async (command): Promise<void> => {
+  switch (command.kind) {
+    case 'start':
+      worker = new DecodeWorker(command.engine);
+      return worker.open();
+    case 'handoff':
+      return worker?.take(command.id, command.prompt, command.limit, command.ticket);
+    case 'abort':
+      return worker?.abort(command.id);
+    case 'attestDead':
+      return worker?.attestDead(command.instance, command.incarnation);
+    case 'measure':
+      return port.send({ kind: 'memory', residentBytes: process.memoryUsage.rss() });
+    case 'stop':
+      await worker?.stop();
+      process.disconnect();
+  }
+});
