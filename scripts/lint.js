@@ -11,7 +11,7 @@ const fix = process.argv.includes('--fix');
 function nativeSources(folder) {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = join(folder, entry.name);
-    if (entry.isDirectory()) return nativeSources(path);
+    if (entry.isDirectory()) return entry.name === 'build' ? [] : nativeSources(path);
     return /\.(?:h|cc|cu|cuh)$/.test(entry.name) ? [path] : [];
   });
 }
@@ -22,7 +22,11 @@ const tools = [
   ['prettier', [tool('prettier', 'bin', 'prettier.cjs'), '.', '--log-level=warn', fix ? '--write' : '--check']],
   [
     'clang-format',
-    [tool('clang-format', 'index.js'), ...(fix ? ['-i'] : ['--dry-run', '--Werror']), ...nativeSources('cuda')],
+    [
+      tool('clang-format', 'index.js'),
+      ...(fix ? ['-i'] : ['--dry-run', '--Werror']),
+      ...['cuda', 'examples'].flatMap(nativeSources),
+    ],
   ],
   ['knip', [tool('knip', 'bin', 'knip.js'), '--no-progress', '--no-config-hints']],
 ];

@@ -1,11 +1,14 @@
 'use strict';
 // `npm test [-- jest arguments]`: builds the addon where it is missing or older than its sources, runs the suite in
 // phases and ends with the line `tests: N passed, N failed, N skipped`. Fails when a test failed or none ran.
+// `npm run test:llama` is this with `--llama`: the tests of examples/llama alone, which fetch an engine and a model first.
 const { spawn } = require('node:child_process');
 const { existsSync, mkdtempSync, readFileSync, rmSync } = require('node:fs');
 const { availableParallelism, tmpdir } = require('node:os');
 const { dirname, join } = require('node:path');
-const { buildAddonIfStale } = require('./addon-build');
+const { buildAddonIfStale, buildIfStale } = require('./addon-build');
+const { compileIfStale } = require('./compiled-example');
+const { llamaAddon } = require('./llama-addon');
 
 const root = dirname(__dirname);
 const jestBin = require.resolve('jest/bin/jest');
@@ -17,6 +20,8 @@ const exitGraceMs = 20_000;
 // everything else shares the processors.
 const processFolders = ['cross-process', 'lifecycle', 'gpu', 'examples'];
 const packageFolders = ['package'];
+/** They download; nothing else here does. */
+const llamaFolders = ['llama'];
 const folders = (names) => `<rootDir>/test/(${names.join('|')})/`;
 const phases = [
   {
@@ -24,7 +29,7 @@ const phases = [
     args: [
       `--maxWorkers=${availableParallelism()}`,
       '--testPathIgnorePatterns',
-      folders([...processFolders, ...packageFolders]),
+      folders([...processFolders, ...packageFolders, ...llamaFolders]),
     ],
   },
   {
@@ -37,14 +42,32 @@ const phases = [
   },
 ];
 
+const llamaPhases = [
+  {
+    name: 'llama',
+    args: ['--runInBand', '--testPathIgnorePatterns', `<rootDir>/test/(?!(${llamaFolders.join('|')})/)`],
+  },
+];
+
+/** @throws Error that says what could not be had, and why */
+async function prepareLlama() {
+  compileIfStale('test:llama');
+  buildIfStale(llamaAddon);
+  const { provideAssets } = require(join(root, 'dist', 'examples', 'llama', 'assets.js'));
+  await provideAssets(null, (line) => console.log(line));
+}
+
 async function main() {
-  const patterns = process.argv.slice(2);
+  const isLlama = process.argv[2] === '--llama';
+  const patterns = process.argv.slice(isLlama ? 3 : 2);
   const total = { passed: 0, failed: 0, skipped: 0, failures: [], leftOut: {} };
   try {
     buildAddonIfStale(root);
+    if (isLlama) await prepareLlama();
     const scratch = mkdtempSync(join(tmpdir(), 'state-handoff-test-'));
     try {
-      for (const phase of phases) add(total, await runPhase(phase, patterns, join(scratch, `${phase.name}.json`)));
+      for (const phase of isLlama ? llamaPhases : phases)
+        add(total, await runPhase(phase, patterns, join(scratch, `${phase.name}.json`)));
     } finally {
       rmSync(scratch, { recursive: true, force: true });
     }

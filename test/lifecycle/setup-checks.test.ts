@@ -1,6 +1,6 @@
 /** Engines, ranks and batches that contradict themselves are refused before anything is built on them, by name. */
 import { InProcessRankGroup } from '../../lib/control/in-process-rank-group.js';
-import type { EngineContext } from '../../lib/engine-context.js';
+import type { EngineContext, PrefillContext } from '../../lib/engine-context.js';
 import type { BufferGeometry } from '../../lib/memory/axes-geometry.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
 import { StateHandoff } from '../../lib/state-handoff.js';
@@ -82,6 +82,21 @@ describe('an engine whose memory contradicts its layout', () => {
       code: 'ENGINE_CONTEXT_INVALID',
       message: expect.stringMatching(message),
     });
+  });
+
+  test("an engine without decode's methods prefills, and is refused as decode by the first that is missing", async () => {
+    const memory = engineOf({ role: 'prefill' });
+    const { model, dtype, blockSize, maxRequests, maxSequenceLength, numSpeculativeTokens } = memory;
+    const { regions, kv, ssm, blocks, slots, hasSsmSnapshotCache } = memory;
+    const sizes = { blockSize, maxRequests, maxSequenceLength, numSpeculativeTokens };
+    const context: PrefillContext = { model, dtype, ...sizes, regions, kv, ssm, blocks, slots, hasSsmSnapshotCache };
+    const handoff = new StateHandoff(context, { clock: network.clock });
+    await expect(handoff.setupKvTransfer('decode', new ScriptedTransport(network))).rejects.toMatchObject({
+      code: 'ENGINE_CONTEXT_INVALID',
+      message: expect.stringMatching(/^engine\.canAdmitPrefilledDecode: expected a method, got undefined/),
+    });
+    await handoff.setupKvTransfer('prefill', new ScriptedTransport(network));
+    expect(handoff.describeInstance().role).toBe('prefill');
   });
 
   test.each([null, {}, { blocks: {} }, { blocks: { poolSize: 1 } }])('an engine that is %p', (engine) => {

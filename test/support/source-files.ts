@@ -10,7 +10,16 @@ export interface SourceFile {
   readonly text: string;
 }
 
-const notOurs = new Set(['.git', 'node_modules', 'dist', 'build', 'coverage', '.cache', 'docs/api']);
+const notOurs = new Set([
+  '.git',
+  'node_modules',
+  'dist',
+  'build',
+  'coverage',
+  '.cache',
+  'docs/api',
+  'examples/llama/native/build',
+]);
 const binary = /\.(?:node|tgz|png|o|tsbuildinfo)$/;
 
 export function sourceFiles(folder = ''): SourceFile[] {
