@@ -101,7 +101,7 @@ export class RankLoop {
     const own = [Number(engine.hasWork), Number(goesOn)];
     const [works, someGoOn] = place.sharesExperts ? yield* consensus(peers, this.counterparts, own) : own;
     const tokens = yield* engine.stepping(place.sharesExperts && works === 1);
-    if (handoff !== null && engine.role === 'prefill') this.handOff(handoff);
+    if (handoff !== null && engine.role !== 'decode') this.handOff(handoff);
     engine.cleanupFinished();
     onMoment?.('stepped');
     return { tokens, isBusy: works === 1, hasEnded: works === 0 && someGoOn === 0 };

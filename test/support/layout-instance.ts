@@ -11,7 +11,7 @@ import {
   type SamplingParams,
 } from '../../lib/index.js';
 import { Engine, type EngineRole } from '../../examples/engine/engine.js';
-import type { EngineMemoryOptions } from '../../examples/engine/engine-memory.js';
+import type { EngineMemory, EngineMemoryOptions } from '../../examples/engine/engine-memory.js';
 import type { ModelConfig } from '../../examples/engine/config.js';
 import type { FinishedPrefill } from '../../examples/engine/finished-prefills.js';
 import { InProcessPeers, runTogether } from '../../examples/engine/in-process-peers.js';
@@ -45,6 +45,7 @@ class AdmittingEngine extends Engine {
 export interface LayoutRank {
   readonly place: RankPlace;
   readonly engine: AdmittingEngine;
+  readonly memory: EngineMemory;
   readonly handoff: StateHandoff;
   readonly loop: RankLoop;
   /** Everything that went wrong without failing a request. */
@@ -108,7 +109,7 @@ export class LayoutWorld {
         peers: own,
         onTicket: (finished, ticket) => prefilled[place.instance]!.push({ ticket: encodeTicket(ticket), finished }),
       });
-      return { place, engine, handoff, loop, warnings };
+      return { place, engine, memory, handoff, loop, warnings };
     });
     await Promise.all(
       ranks.map(({ handoff, place }) =>

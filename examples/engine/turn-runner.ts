@@ -1,0 +1,42 @@
+/** Runs the turns of one rank in a process of its own, for as long as there are any; sleeps while nothing is to be done. */
+import type { StateHandoff } from 'state-handoff';
+import type { Steps } from './peers.js';
+import type { RankLoop, TurnOutcome } from './rank-loop.js';
+import type { WakeUp } from './wake-up.js';
+
+/** How long after a look at imports that are under way the next look comes, unless something arrives before. */
+const lookAgainMs = 1;
+
+/** @param wakeUp - poked when a message, a report or a request arrives */
+export async function runSteps<Result>(steps: Steps<Result>, wakeUp: WakeUp): Promise<Result> {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+    await wakeUp.wait();
+  }
+}
+
+/**
+ * Turn after turn, until the last one.
+ *
+ * @param isLeader - the others begin a turn when the leader does
+ * @param afterTurn - told of each turn
+ * @throws `PEER_RANK_FAILED` when another rank is gone, and whatever a turn throws
+ */
+export async function runTurns(
+  loop: RankLoop,
+  handoff: StateHandoff | null,
+  wakeUp: WakeUp,
+  isLeader: boolean,
+  afterTurn: (outcome: TurnOutcome) => void = () => undefined,
+): Promise<void> {
+  for (;;) {
+    const outcome = await runSteps(loop.turn(), wakeUp);
+    afterTurn(outcome);
+    if (outcome.hasEnded) return;
+    // Lets in what has arrived meanwhile.
+    await new Promise((resolve) => setImmediate(resolve));
+    if (!isLeader || outcome.isBusy || loop.hasInput) continue;
+    await wakeUp.wait((handoff?.pendingKvImportCount ?? 0) > 0 ? lookAgainMs : Infinity);
+  }
+}
