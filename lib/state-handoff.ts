@@ -47,6 +47,11 @@ export interface SetupOptions {
    * `host` (the engine's own broadcast carries what `drainHandoffCompletionNotifications` gives).
    */
   readonly carrier?: 'group' | 'host';
+  /**
+   * Decode, where several source ranks hold the same heads: `first` reads from the one with the smallest global rank
+   * (default, the reference's rule), `spread` a share of the blocks from each. A push always follows the first.
+   */
+  readonly balance?: 'first' | 'spread';
 }
 
 export interface AddOptions {
@@ -116,6 +121,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
         group,
         carrier,
         notices: this.notices,
+        balance: options.balance ?? 'first',
       });
       this.state = 'running';
     } catch (error) {
@@ -696,10 +702,12 @@ function usableBlocks(engine: EngineContext): number {
 
 function checkSetupOptions(options: SetupOptions): void {
   for (const key of Object.keys(options)) {
-    if (key !== 'group' && key !== 'carrier')
-      throw argumentError(`options.${key}`, 'group or carrier', key, 'OPTION_INVALID');
+    if (key !== 'group' && key !== 'carrier' && key !== 'balance')
+      throw argumentError(`options.${key}`, 'group, carrier or balance', key, 'OPTION_INVALID');
   }
-  const { group } = options;
+  const { group, balance } = options;
+  if (balance !== undefined && balance !== 'first' && balance !== 'spread')
+    throw argumentError('options.balance', 'first or spread', balance, 'OPTION_INVALID');
   if (
     group !== undefined &&
     group !== null &&

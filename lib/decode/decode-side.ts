@@ -298,7 +298,6 @@ export class DecodeSide {
     const parsed = this.deps.parse(request.kvMeta, request.sourceBlockIds);
     checkExpectation(parsed, {
       promptTokens: prompt.length,
-      blockSize: context.blockSize,
       resumeTokens: 1 + context.numSpeculativeTokens,
       isHybrid: context.ssm !== null,
       wantsLogProbs,

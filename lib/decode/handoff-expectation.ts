@@ -8,8 +8,6 @@ import type { ParsedKvMeta } from './handoff-parser.js';
 export interface HandoffExpectation {
   /** Tokens of the prompt that came with the request. */
   readonly promptTokens: number;
-  /** Tokens per block of this engine. */
-  readonly blockSize: number;
   /** `1 + numSpeculativeTokens`. */
   readonly resumeTokens: number;
   /** Whether this engine's model has SSM state. */
@@ -23,19 +21,10 @@ export interface HandoffExpectation {
 /**
  * Decode.
  *
- * @throws `INCOMPATIBLE` (block size), `BLOCK_COUNT_MISMATCH`, `RESUME_TOKENS_INVALID`, `SSM_METADATA_INVALID`,
+ * @throws `BLOCK_COUNT_MISMATCH`, `RESUME_TOKENS_INVALID`, `SSM_METADATA_INVALID`,
  *   `EPOCH_MISMATCH`
  */
 export function checkExpectation(parsed: ParsedKvMeta, expected: HandoffExpectation): void {
-  const { tokensPerBlock } = parsed.ranks[0]!;
-  if (tokensPerBlock !== expected.blockSize) {
-    throw argumentError(
-      'kvMeta.tokens_per_block',
-      `${expected.blockSize}, this engine's block size`,
-      tokensPerBlock,
-      'INCOMPATIBLE',
-    );
-  }
   if (parsed.promptTokens !== null && parsed.promptTokens !== expected.promptTokens) {
     throw argumentError(
       'kvMeta.handoff.prompt_tokens',
@@ -44,7 +33,8 @@ export function checkExpectation(parsed: ParsedKvMeta, expected: HandoffExpectat
       'BLOCK_COUNT_MISMATCH',
     );
   }
-  const blocks = Math.ceil(expected.promptTokens / expected.blockSize);
+  // Counted in blocks of the source, which need not be as large as this engine's.
+  const blocks = Math.ceil(expected.promptTokens / parsed.ranks[0]!.tokensPerBlock);
   if (parsed.blockCount !== blocks) {
     throw argumentError(
       'sourceBlockIds',

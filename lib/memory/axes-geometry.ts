@@ -9,6 +9,9 @@ import { requireInteger } from './integer-field.js';
 
 export type AxisName = 'plane' | 'layer' | 'block' | 'token' | 'head' | 'dim' | 'slot' | 'channel';
 
+/** What a buffer holds when it does not say. */
+export const defaultContent = 'kv';
+
 /** One axis of a buffer. */
 export interface Axis {
   readonly name: AxisName;

@@ -8,7 +8,7 @@ import type { KvBuffers, SsmBuffers } from '../engine-context.js';
 import { argumentError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import { deepFreeze, setOwn, type WireObject, type WireValue } from '../json.js';
-import type { BufferGeometry } from '../memory/axes-geometry.js';
+import { defaultContent, type BufferGeometry } from '../memory/axes-geometry.js';
 import type { KvLayout } from '../memory/kv-layout.js';
 import type { Region } from '../memory/region.js';
 import { handoffVersion } from '../ticket.js';
@@ -49,7 +49,8 @@ export function exportKvDescriptor(input: KvExport): WireObject {
       'ENGINE_CONTEXT_INVALID',
     );
   }
-  const elementBytes = kv.buffers[0]?.elementBytes ?? 1;
+  const data = kv.buffers.find(({ content }) => (content ?? defaultContent) === defaultContent);
+  const elementBytes = data?.elementBytes ?? 1;
   const descriptor: Record<string, WireValue> = {
     ...slicesOrNone(input),
     num_blocks: poolSize,
@@ -172,6 +173,8 @@ function geometryFields(buffer: BufferGeometry, layerStart: number): WireObject 
     offset_bytes: buffer.offsetBytes,
     element_size: buffer.elementBytes,
     layer_start: layerStart,
+    ...(buffer.planeStart === undefined ? {} : { plane_start: buffer.planeStart }),
+    ...(buffer.content === undefined ? {} : { content: buffer.content }),
     axes: buffer.axes.map(({ name, size, strideBytes }) => [name, size, strideBytes]),
   };
 }

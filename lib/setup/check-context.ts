@@ -1,7 +1,7 @@
 /** What an engine must be like before anything is built on it. Every refusal names the field. */
 import type { EngineContext } from '../engine-context.js';
 import { argumentError, HandoffError } from '../errors.js';
-import type { AxisName, BufferGeometry } from '../memory/axes-geometry.js';
+import { defaultContent, type AxisName, type BufferGeometry } from '../memory/axes-geometry.js';
 import { ownedHeads } from '../memory/kv-layout.js';
 import { decideMeeting, pairStepsMax } from '../transfer/program-overlap.js';
 import type { Shape } from '../transfer/program-shape.js';
@@ -19,6 +19,9 @@ const axisNames: ReadonlySet<string> = new Set<AxisName>([
   'slot',
   'channel',
 ]);
+
+/** K and V. */
+const planesMax = 2;
 
 const decodeMethods = [
   'canAdmitPrefilledDecode',
@@ -68,20 +71,40 @@ function checkKv({ kv, blocks, blockSize, regions }: EngineContext): void {
   for (const [index, buffer] of kv.buffers.entries()) {
     const path = `engine.kv.buffers[${index}]`;
     checkBuffer(path, buffer, regions);
+    const isData = (buffer.content ?? defaultContent) === defaultContent;
     requireAxis(path, buffer, 'block', blocks.poolSize);
-    requireAxis(path, buffer, 'token', blockSize);
+    if (isData || (axis(buffer, 'token')?.size ?? 1) !== 1) requireAxis(path, buffer, 'token', blockSize);
     if (axis(buffer, 'head') !== undefined) requireAxis(path, buffer, 'head', heads.to - heads.from);
-    if (axis(buffer, 'dim') !== undefined) requireAxis(path, buffer, 'dim', layout.headDim);
+    if (isData && axis(buffer, 'dim') !== undefined) requireAxis(path, buffer, 'dim', layout.headDim);
+    const planes = (buffer.planeStart ?? 0) + (axis(buffer, 'plane')?.size ?? 1);
+    if (planes > planesMax) throw invalid(`${path}.planeStart`, `at most ${planesMax} planes, K and V`, planes);
   }
   checkLayerCover(kv);
 }
 
-/** Every layer of the layout lies in exactly one buffer; what lies in none would never move. */
-function checkLayerCover({ layout, buffers, layerStarts }: EngineContext['kv']): void {
-  const ranges = buffers.map((buffer, index) => ({
-    from: layerStarts[index] as number,
-    to: (layerStarts[index] as number) + (axis(buffer, 'layer')?.size ?? 1),
-  }));
+/** Every layer of the layout lies in exactly one buffer of each content and plane; what lies in none would never move. */
+function checkLayerCover(kv: EngineContext['kv']): void {
+  const kinds = new Map<string, LayerRange[]>();
+  if (kv.layout.layerEnd > kv.layout.layerStart) kinds.set(`${defaultContent} 0`, []);
+  for (const [index, buffer] of kv.buffers.entries()) {
+    const from = kv.layerStarts[index] as number;
+    const planeStart = buffer.planeStart ?? 0;
+    for (let plane = planeStart; plane < planeStart + (axis(buffer, 'plane')?.size ?? 1); plane += 1) {
+      const kind = `${buffer.content ?? defaultContent} ${plane}`;
+      const ranges = kinds.get(kind) ?? [];
+      ranges.push({ from, to: from + (axis(buffer, 'layer')?.size ?? 1) });
+      kinds.set(kind, ranges);
+    }
+  }
+  for (const ranges of kinds.values()) checkLayerRanges(kv, ranges);
+}
+
+interface LayerRange {
+  readonly from: number;
+  readonly to: number;
+}
+
+function checkLayerRanges({ layout, layerStarts }: EngineContext['kv'], ranges: LayerRange[]): void {
   let next = layout.layerStart;
   for (const { from, to } of ranges.sort((a, b) => a.from - b.from)) {
     if (from !== next)

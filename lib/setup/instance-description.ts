@@ -6,6 +6,7 @@ import type { RankGroup } from '../control/rank-group.js';
 import type { EngineContext } from '../engine-context.js';
 import { HandoffError } from '../errors.js';
 import { deepFreeze, isRecord, type WireObject } from '../json.js';
+import { elementBytesOf } from '../memory/model-bytes.js';
 import type { CompiledOptions } from '../options.js';
 import { exportKvDescriptor, exportSsmDescriptors } from '../prefill/handoff-metadata.js';
 import { replicatedLayoutKey } from '../transfer/described-layout.js';
@@ -179,7 +180,7 @@ export function instanceCard(
     transports: transports.map(({ name }) => name),
     kv: {
       tokensPerBlock: context.blockSize,
-      elementBytes: context.kv.buffers[0]?.elementBytes ?? 1,
+      elementBytes: elementBytesOf(description.kv),
       headDim: layout.headDim,
       numLayersGlobal: layout.numLayersGlobal,
       numKvHeadsGlobal: layout.numKvHeadsGlobal,

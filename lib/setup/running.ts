@@ -18,7 +18,8 @@ import { PrefillSide } from '../prefill/prefill-side.js';
 import { ScheduleLog, type LogCarrier } from '../schedule-log.js';
 import { PeerDescriptorCache } from '../transfer/peer-descriptor-cache.js';
 import { parseInstanceMeta } from '../transfer/peer-description.js';
-import { PeerPlans, pushDuties } from '../transfer/peer-plans.js';
+import { pushDuties, type Balance } from '../transfer/peer-pairing.js';
+import { PeerPlans } from '../transfer/peer-plans.js';
 import type { Transport } from '../transfer/transport.js';
 import type { Role } from './check-context.js';
 import { ssmLayers, type InstanceDescription } from './instance-description.js';
@@ -42,13 +43,15 @@ export interface RunningInput {
   readonly group: RankGroup | null;
   readonly carrier: LogCarrier;
   readonly notices: Notices;
+  /** Decode: which of several replicas of a source shard is read. */
+  readonly balance: Balance;
 }
 
 type Shared = StartDependencies &
   Pick<Running, 'context' | 'options' | 'log' | 'group' | 'metrics'> & { readonly transfers: Transfers };
 
 export function startRunning(input: RunningInput): Running {
-  const { role, context, options, transports, description, group, carrier, notices } = input;
+  const { role, context, options, transports, description, group, carrier, notices, balance } = input;
   const apply = (record: LogRecord, index: number): void => {
     try {
       context.blocks.setClock(index);
@@ -67,7 +70,7 @@ export function startRunning(input: RunningInput): Running {
     group,
     metrics: new Metrics({ role, instance: options.instance, rank: log.rank }),
     transfers: new Transfers(() => transports),
-    plans: peerPlans(role, context, transports, description, options),
+    plans: peerPlans(role, context, transports, description, options, balance),
     peers: new PeerDescriptorCache(),
     handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
     warn: (message, error) => notices.tell('warning', { message, error }),
@@ -83,9 +86,10 @@ function peerPlans(
   transports: readonly Transport[],
   { instanceMeta }: InstanceDescription,
   { clock, deadlines }: CompiledOptions,
+  balance: Balance,
 ): PeerPlans {
   const patience = { now: () => clock.now(), connectMs: deadlines.handshakeMs };
-  if (role === 'decode') return new PeerPlans({ kv, ssm }, transports, 'pull', undefined, undefined, patience);
+  if (role === 'decode') return new PeerPlans({ kv, ssm }, transports, 'pull', undefined, undefined, patience, balance);
   const duties = pushDuties(parseInstanceMeta(instanceMeta, 'this instance'), kv.layout.globalRank);
   return new PeerPlans({ kv, ssm }, transports, 'push-source', undefined, duties, patience);
 }
@@ -94,7 +98,7 @@ function decodeSide(shared: Shared, notices: Notices, description: InstanceDescr
   const { context, plans, peers, log } = shared;
   return new DecodeSide({
     ...shared,
-    ...modelBytes(context, ssmLayers(description)),
+    ...modelBytes(context, description.kv, ssmLayers(description)),
     parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache: peers }),
     startTransfer: (pending, reservation) => startImport(shared, pending, reservation),
     transportTraits: (pending) => transportTraits(plans, pending),

@@ -4,10 +4,14 @@
  */
 import { argumentError } from '../errors.js';
 import { isRecord } from '../json.js';
-import { fieldError, integerField, listField, own, type Fields } from '../json-fields.js';
+import { fieldError, integerField, listField, optionalStringField, own, type Fields } from '../json-fields.js';
 import { int32Max, type TicketLimits } from '../limits.js';
-import { bufferEnd, type Axis, type AxisName, type BufferGeometry } from '../memory/axes-geometry.js';
+import { bufferEnd, defaultContent, type Axis, type AxisName, type BufferGeometry } from '../memory/axes-geometry.js';
 import type { PeerRegion, ReferenceSlices } from './rank-descriptor.js';
+
+const elementBytesMax = 16;
+/** K and V. */
+const planesMax = 2;
 
 /** What a buffer must agree with. */
 export interface ExpectedBuffer {
@@ -34,10 +38,13 @@ export function parseBuffers(
   for (const [index, value] of listField(descriptor, 'geometry', path, limits.buffersMax).entries()) {
     const at = `${path}.geometry[${index}]`;
     if (!isRecord(value)) throw argumentError(at, 'a map', value, 'TICKET_INVALID');
-    const elementBytes = integerField(value, 'element_size', at, expected.elementBytes, expected.elementBytes);
+    const content = optionalStringField(value, 'content', at, limits.nameLengthMax) ?? undefined;
+    const isData = content === undefined || content === defaultContent;
+    const [least, most] = isData ? [expected.elementBytes, expected.elementBytes] : [1, elementBytesMax];
+    const elementBytes = integerField(value, 'element_size', at, least, most);
     const region = integerField(value, 'region', at, 0, regions.length - 1);
     const offsetBytes = integerField(value, 'offset_bytes', at, 0, Number.MAX_SAFE_INTEGER);
-    const axes = parseAxes(value, at, expected);
+    const axes = parseAxes(value, at, expected, isData);
     const end = bufferEnd({ region, offsetBytes, elementBytes, axes });
     const { byteLength } = regions[region]!;
     if (end > byteLength) {
@@ -46,13 +53,21 @@ export function parseBuffers(
     const layers = axes.find(({ name }) => name === 'layer')?.size ?? 1;
     const layerEnd = expected.layerStart + expected.layerCount;
     const layerStart = integerField(value, 'layer_start', at, expected.layerStart, layerEnd - layers);
-    buffers.push({ region, offsetBytes, elementBytes, axes });
+    const planes = axes.find(({ name }) => name === 'plane')?.size ?? 1;
+    const planeStart = Object.hasOwn(value, 'plane_start')
+      ? integerField(value, 'plane_start', at, 0, Math.max(planesMax - planes, 0))
+      : undefined;
+    buffers.push({
+      ...{ region, offsetBytes, elementBytes, axes },
+      ...(planeStart === undefined ? {} : { planeStart }),
+      ...(content === undefined ? {} : { content }),
+    });
     layerStarts.push(layerStart);
   }
   return { buffers, layerStarts };
 }
 
-function parseAxes(buffer: Fields, path: string, expected: ExpectedBuffer): Axis[] {
+function parseAxes(buffer: Fields, path: string, expected: ExpectedBuffer, isData: boolean): Axis[] {
   const axes: Axis[] = [];
   for (const [index, value] of listField(buffer, 'axes', path, expected.allowed.length).entries()) {
     const at = `${path}.axes[${index}]`;
@@ -64,7 +79,8 @@ function parseAxes(buffer: Fields, path: string, expected: ExpectedBuffer): Axis
     if (known === undefined || axes.some((axis) => axis.name === known)) {
       throw argumentError(`${at}[0]`, `each of ${expected.allowed.join(', ')} at most once`, name, 'TICKET_INVALID');
     }
-    const wanted = expected.sizes[known];
+    // What lies beside the data has its own shape but for blocks, tokens and heads; one value may stand for several.
+    const wanted = isData || size !== 1 ? expected.sizes[known] : 1;
     if (!isCount(size, int32Max) || (wanted !== undefined && size !== wanted)) {
       throw argumentError(
         `${at}[1]`,

@@ -7,7 +7,7 @@ import { isRecord } from '../json.js';
 import { own, recordField, type Fields } from '../json-fields.js';
 import { defaultTicketLimits, type TicketLimits } from '../limits.js';
 import { transferPeerRecords, type TransferRecord } from '../prefill/transfer-records.js';
-import type { PeerRank } from './peer-plans.js';
+import type { PeerRank } from './peer-pairing.js';
 import type { SsmEndpoint } from './plan-ssm.js';
 import {
   parseKvDescriptor,

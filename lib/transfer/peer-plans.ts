@@ -5,21 +5,19 @@
 import { HandoffError } from '../errors.js';
 import type { JsonValue } from '../json.js';
 import type { TransferLeg } from '../decode/local-transfer.js';
-import type { CopyProgram, Rectangle, Table } from './copy-program.js';
-import { planKv, representativeSources, uncoveredKvCells, type KvEndpoint } from './plan-kv.js';
-import { planSsm, representativeSsmSources, uncoveredSsmCells, type SsmEndpoint } from './plan-ssm.js';
-import type { RectangleTemplate } from './rectangle.js';
+import type { CopyProgram } from './copy-program.js';
+import {
+  planPull,
+  planPush,
+  type Balance,
+  type OwnState,
+  type Part,
+  type PeerRank,
+  type PushDuties,
+  type RankPlan,
+} from './peer-pairing.js';
+import { pairBlocks, programOver, type RowShare } from './program-table.js';
 import type { Peer, SourceGenerations, Transport } from './transport.js';
-
-/** One rank of a peer, as its descriptors tell it; the same object for the same descriptors. */
-export interface PeerRank {
-  /** Unique for (instance, incarnation, rank). */
-  readonly key: string;
-  readonly kv: KvEndpoint;
-  readonly ssm: SsmEndpoint | null;
-  /** Opaque grants by transport name. */
-  readonly transports: Readonly<Record<string, JsonValue>>;
-}
 
 /** A peer rank's part of one request. */
 export interface PeerShare {
@@ -43,13 +41,6 @@ export interface MoveRequest {
   readonly tag: string;
 }
 
-/** What one of the peer's ranks and this rank exchange, whatever the request. */
-interface RankPlan {
-  readonly rank: PeerRank;
-  readonly kv: readonly RectangleTemplate[];
-  readonly ssm: readonly RectangleTemplate[];
-}
-
 interface Connection {
   readonly transport: Transport;
   /** Another one after a connection that never came up; legs that wait for it wait for the new one then. */
@@ -66,23 +57,6 @@ export interface ConnectPatience {
   readonly connectMs: number;
 }
 
-/** Which of its states a source rank pushes. */
-export interface PushDuties {
-  readonly kv: boolean;
-  readonly ssm: boolean;
-}
-
-/** The receiver expects each shard once, from the replica that stands for it; the source follows the same rule. */
-export function pushDuties(instance: readonly PeerRank[], globalRank: number): PushDuties {
-  const standsFor = (representatives: readonly number[]): boolean =>
-    representatives.some((index) => instance[index]?.kv.layout.globalRank === globalRank);
-  const ssm = instance.flatMap((rank) => (rank.ssm === null ? [] : [rank.ssm.layout]));
-  return {
-    kv: standsFor(representativeSources(instance.map((rank) => rank.kv.layout))),
-    ssm: ssm.length === instance.length && standsFor(representativeSsmSources(ssm)),
-  };
-}
-
 export class PeerPlans {
   /** By the peer's rank array: plans of the ranks that matter to this rank. */
   private readonly plans = new WeakMap<readonly PeerRank[], readonly (RankPlan | null)[]>();
@@ -90,7 +64,7 @@ export class PeerPlans {
   private readonly connections = new Map<string, Connection>();
 
   constructor(
-    private readonly own: { readonly kv: KvEndpoint; readonly ssm: SsmEndpoint | null },
+    private readonly own: OwnState,
     private readonly transports: readonly Transport[],
     private readonly direction: 'pull' | 'push-source' = 'pull',
     private readonly maxConnections = 1024,
@@ -98,6 +72,8 @@ export class PeerPlans {
     private readonly duties: PushDuties = { kv: true, ssm: true },
     /** A transport need not give up on its own: what does not come up for so long is connected again. */
     private readonly patience: ConnectPatience = { now: () => 0, connectMs: Infinity },
+    /** A pull: whether replicas of the source share the reading load. */
+    private readonly balance: Balance = 'first',
   ) {}
 
   /**
@@ -120,7 +96,7 @@ export class PeerPlans {
           return connection.peer;
         },
         release: () => (connection.users -= 1),
-        request: { programs, generations: generationsOf(share, move), tag: this.tag(move.tag, plan.rank) },
+        request: { programs, generations: generationsOf(share, move, plan), tag: this.tag(move.tag, plan.rank) },
       });
     }
     return legs;
@@ -212,50 +188,39 @@ export class PeerPlans {
     if (plans === undefined) {
       plans =
         this.direction === 'pull'
-          ? this.planPull(ranks)
-          : ranks.map((rank) => this.planRank(rank, this.duties.kv, this.duties.ssm));
+          ? planPull(this.own, ranks, this.balanceFor(ranks))
+          : planPush(this.own, ranks, this.duties);
       this.plans.set(ranks, plans);
     }
     return plans;
   }
 
-  /** Replicas are read from one of them; what is left must cover this rank's state, each cell once. */
-  private planPull(ranks: readonly PeerRank[]): readonly (RankPlan | null)[] {
-    const kvLayouts = ranks.map((rank) => rank.kv.layout);
-    const ssmLayouts = ranks.flatMap((rank) => (rank.ssm === null ? [] : [rank.ssm.layout]));
-    if (ssmLayouts.length !== (this.own.ssm === null ? 0 : ranks.length)) {
-      throw new HandoffError('INCOMPATIBLE', 'ssm: expected SSM state on both sides or on neither');
-    }
-    const kv = uncoveredKvCells(kvLayouts, this.own.kv.layout);
-    const ssm = this.own.ssm === null ? 0 : uncoveredSsmCells(ssmLayouts, this.own.ssm.layout);
-    if (kv !== 0 || ssm !== 0) {
-      const fault =
-        kv < 0 || ssm < 0
-          ? 'hold some state twice'
-          : `leave out ${kv} attention and ${ssm} SSM (layer, head) cells of this rank`;
-      throw new HandoffError(
-        'INCOMPATIBLE',
-        `the peer's ${ranks.length} ranks ${fault}; all ranks of one instance must be described, each once`,
-        { details: { uncoveredKv: kv, uncoveredSsm: ssm } },
-      );
-    }
-    const kvSources = new Set(representativeSources(kvLayouts));
-    const ssmSources = new Set(representativeSsmSources(ssmLayouts));
-    return ranks.map((rank, index) => this.planRank(rank, kvSources.has(index), ssmSources.has(index)));
-  }
-
-  private planRank(rank: PeerRank, withKv: boolean, withSsm: boolean): RankPlan | null {
-    const [source, target] = this.direction === 'pull' ? [rank, this.own] : [this.own, rank];
-    const kv = withKv ? planKv(source.kv, target.kv) : [];
-    const ssm = withSsm && source.ssm !== null && target.ssm !== null ? planSsm(source.ssm, target.ssm) : [];
-    return kv.length === 0 && ssm.length === 0 ? null : { rank, kv, ssm };
+  /** The source of a push follows the reference's rule, so its target does, too. */
+  private balanceFor(ranks: readonly PeerRank[]): Balance {
+    if (this.balance === 'first') return 'first';
+    const isPushed = ranks.some((rank) => this.findTransport(rank)?.capabilities.direction === 'push');
+    return isPushed ? 'first' : this.balance;
   }
 
   private kvProgram(plan: RankPlan, share: PeerShare, move: MoveRequest): CopyProgram[] {
-    if (plan.kv.length === 0 || move.localBlocks.length <= move.skipBlocks) return [];
-    const theirs = share.blockIds.subarray(move.skipBlocks);
-    const ours = move.localBlocks.subarray(move.skipBlocks);
-    return [this.program(plan.kv, theirs, ours)];
+    const { kv, kvPart, sourceTokens, targetTokens } = plan;
+    if (kv.length === 0) return [];
+    if (sourceTokens !== targetTokens) this.requirePull(plan);
+    const isPull = this.direction === 'pull';
+    const [source, target] = isPull ? [share.blockIds, move.localBlocks] : [move.localBlocks, share.blockIds];
+    const rows = pairBlocks({ source, target, sourceTokens, targetTokens, skipTargetBlocks: move.skipBlocks });
+    const program = programOver(kv, rows, rowsOf(kvPart, rows.source.length));
+    return program.rectangles.length === 0 ? [] : [program];
+  }
+
+  /** The two ends of a push would count the last block's tokens differently. */
+  private requirePull({ rank, sourceTokens, targetTokens }: RankPlan): void {
+    if (this.direction === 'pull' && this.findTransport(rank)?.capabilities.direction !== 'push') return;
+    throw new HandoffError(
+      'INCOMPATIBLE',
+      `a push moves blocks of one size: the source has ${sourceTokens} tokens a block and the target ${targetTokens}`,
+      { details: { sourceTokens, targetTokens } },
+    );
   }
 
   private ssmProgram(plan: RankPlan, share: PeerShare, move: MoveRequest): CopyProgram[] {
@@ -263,30 +228,9 @@ export class PeerPlans {
     if (share.slot === null || move.localSlot === null) {
       throw new HandoffError('SSM_METADATA_INVALID', 'the handoff of a hybrid model names no SSM slot');
     }
-    return [this.program(plan.ssm, Int32Array.of(share.slot), Int32Array.of(move.localSlot))];
-  }
-
-  private program(templates: readonly RectangleTemplate[], theirs: Int32Array, ours: Int32Array): CopyProgram {
-    const pull = this.direction === 'pull';
-    const [source, target] = pull ? [theirs, ours] : [ours, theirs];
-    const tables: Table[] = [];
-    const rectangles: Rectangle[] = [];
-    for (const template of templates) {
-      const strides = template.tableStrides;
-      let table = tables.findIndex(
-        (known) => known.strides.sourceBlock === strides.source && known.strides.targetBlock === strides.target,
-      );
-      if (table < 0) {
-        table = tables.length;
-        tables.push({
-          source,
-          target,
-          strides: { sourceBlock: strides.source, targetBlock: strides.target, sourceSub: 0, targetSub: 0 },
-        });
-      }
-      rectangles.push({ ...template.rectangle, table, tableFrom: 0, tableCount: source.length });
-    }
-    return { rectangles, tables };
+    const [theirs, ours] = [Int32Array.of(share.slot), Int32Array.of(move.localSlot)];
+    const [source, target] = this.direction === 'pull' ? [theirs, ours] : [ours, theirs];
+    return [programOver(plan.ssm, { source, target })];
   }
 }
 
@@ -294,13 +238,19 @@ function connectTo(transport: Transport, rank: PeerRank): Peer {
   return transport.connect(rank.transports[transport.name] as JsonValue);
 }
 
-function generationsOf(share: PeerShare, move: MoveRequest): SourceGenerations | null {
+/** Replicas that share the load take neighbouring rows. */
+function rowsOf({ index, count }: Part, rows: number): RowShare {
+  const from = Math.floor((rows * index) / count);
+  return { from, count: Math.floor((rows * (index + 1)) / count) - from };
+}
+
+function generationsOf(share: PeerShare, move: MoveRequest, plan: RankPlan): SourceGenerations | null {
   if (move.blockGenerations === null && move.slotGeneration === null) return null;
   const hasSlot = share.slot !== null && move.slotGeneration !== null;
+  const first = Math.floor((move.skipBlocks * plan.targetTokens) / plan.sourceTokens);
   return {
-    blocks: move.blockGenerations === null ? new Int32Array(0) : share.blockIds.subarray(move.skipBlocks),
-    blockGenerations:
-      move.blockGenerations === null ? new BigUint64Array(0) : move.blockGenerations.subarray(move.skipBlocks),
+    blocks: move.blockGenerations === null ? new Int32Array(0) : share.blockIds.subarray(first),
+    blockGenerations: move.blockGenerations === null ? new BigUint64Array(0) : move.blockGenerations.subarray(first),
     slots: hasSlot ? Int32Array.of(share.slot) : new Int32Array(0),
     slotGenerations: hasSlot ? BigUint64Array.of(move.slotGeneration) : new BigUint64Array(0),
   };

@@ -5,9 +5,11 @@
  * smallest global rank, unless the caller spreads the load. Layouts of different models are refused.
  */
 import { HandoffError } from '../errors.js';
-import { axisSize, type BufferGeometry } from '../memory/axes-geometry.js';
+import { axisSize, defaultContent, type BufferGeometry } from '../memory/axes-geometry.js';
 import { intersection, rangeSize, relativeTo, type IndexRange } from '../memory/index-range.js';
 import { ownedHeads, ownedLayers, type KvLayout } from '../memory/kv-layout.js';
+import { coverFault, type HeldCells } from './plan-coverage.js';
+import { greatestDivisor } from './program-table.js';
 import { rectangleBetween, type AxisRange, type RectangleOptions, type RectangleTemplate } from './rectangle.js';
 
 /** One rank's attention buffers, as its descriptor tells them. */
@@ -96,6 +98,7 @@ export function planKv(source: KvEndpoint, target: KvEndpoint): readonly Rectang
   requireSameModel(source.layout, target.layout);
   const transfer = kvTransfer(source.layout, target.layout);
   if (transfer === null) return [];
+  const tokens = { source: blockTokens(source.buffers), target: blockTokens(target.buffers) };
   const rectangles: RectangleTemplate[] = [];
   for (const targetIndex of target.buffers.keys()) {
     const to = heldPart(target, targetIndex);
@@ -104,7 +107,7 @@ export function planKv(source: KvEndpoint, target: KvEndpoint): readonly Rectang
       if (from.content !== to.content) continue;
       const layers = intersection(from.layers, to.layers);
       const planes = intersection(from.planes, to.planes);
-      if (layers !== null && planes !== null) rectangles.push(rectangleOf(transfer, from, to, layers, planes));
+      if (layers !== null && planes !== null) rectangles.push(rectangleOf(transfer, from, to, layers, planes, tokens));
     }
   }
   return rectangles;
@@ -125,7 +128,7 @@ function heldPart({ buffers, layout, layerStarts }: KvEndpoint, index: number): 
   return {
     buffer,
     layout,
-    content: buffer.content ?? 'kv',
+    content: buffer.content ?? defaultContent,
     layers: range(layerStarts[index] as number, axisSize(buffer, 'layer')),
     planes: range(buffer.planeStart ?? 0, axisSize(buffer, 'plane')),
   };
@@ -137,6 +140,7 @@ function rectangleOf(
   to: HeldPart,
   layers: IndexRange,
   planes: IndexRange,
+  tokens: { readonly source: number; readonly target: number },
 ): RectangleTemplate {
   const across = (shared: IndexRange, source: IndexRange, target: IndexRange): AxisRange => ({
     source: shared.from - source.from,
@@ -144,8 +148,17 @@ function rectangleOf(
     count: rangeSize(shared),
   });
   const { sourceHeads, targetHeads, heads } = transfer;
-  const [sourceTokens, targetTokens] = [axisSize(from.buffer, 'token'), axisSize(to.buffer, 'token')];
-  const unit = greatestDivisor(sourceTokens, targetTokens);
+  const isCut = tokens.source !== tokens.target;
+  const held = { source: axisSize(from.buffer, 'token'), target: axisSize(to.buffer, 'token') };
+  if (isCut && (held.source !== tokens.source || held.target !== tokens.target)) {
+    throw new HandoffError(
+      'INCOMPATIBLE',
+      `blocks of ${tokens.source} tokens (source) and ${tokens.target} tokens (target) are cut, ` +
+        `and ${to.content} has one value a block; use one block size on both sides`,
+      { details: { tokens, held } },
+    );
+  }
+  const unit = isCut ? greatestDivisor(tokens.source, tokens.target) : held.target;
   const isWhole =
     sameRange(from.layers, to.layers) &&
     sameRange(ownedHeads(from.layout), ownedHeads(to.layout)) &&
@@ -153,7 +166,7 @@ function rectangleOf(
   const options: RectangleOptions = {
     // The reference reads equal parts in one request and others plane by plane.
     ...(isWhole ? {} : { apart: 'plane' as const }),
-    ...(sourceTokens === targetTokens ? {} : { unit: { axis: 'token' as const, count: unit } }),
+    ...(isCut ? { unit: { axis: 'token' as const, count: unit } } : {}),
     label: {
       sourceRank: transfer.sourceRank,
       targetRank: transfer.targetRank,
@@ -171,24 +184,55 @@ function rectangleOf(
     {
       plane: across(planes, from.planes, to.planes),
       layer: across(layers, from.layers, to.layers),
-      head: { source: sourceHeads.from, target: targetHeads.from, count: rangeSize(heads) },
+      ...headRange(transfer, from, to),
     },
     'block',
     options,
   );
 }
 
-/** How many (layer, head) cells of `target` the sources leave out; negative where they hold some twice. */
-export function uncoveredKvCells(sources: readonly KvLayout[], target: KvLayout): number {
-  let covered = 0;
-  for (const index of representativeSources(sources)) {
-    const transfer = kvTransfer(sources[index] as KvLayout, target);
-    if (transfer !== null) covered += rangeSize(transfer.heads) * rangeSize(transfer.layers);
-  }
-  return rangeSize(ownedHeads(target)) * rangeSize(ownedLayers(target)) - covered;
+/** Tokens per block, as the buffers that have a token axis say; 1 for none. */
+export function blockTokens(buffers: readonly BufferGeometry[]): number {
+  return buffers.reduce((most, buffer) => Math.max(most, axisSize(buffer, 'token')), 1);
 }
 
-function requireSameModel(source: KvLayout, target: KvLayout): void {
+/**
+ * The heads that move, or none where a buffer has one value for all heads of its rank: those go whole from a rank to one
+ * with the same heads, and cannot be split or joined.
+ */
+function headRange(
+  { heads, sourceHeads, targetHeads }: KvTransfer,
+  from: HeldPart,
+  to: HeldPart,
+): { readonly head?: AxisRange } {
+  const isShared = axisSize(from.buffer, 'head') === 1 && axisSize(to.buffer, 'head') === 1;
+  const held = Math.max(rangeSize(ownedHeads(from.layout)), rangeSize(ownedHeads(to.layout)));
+  if (!isShared || held === 1) {
+    return { head: { source: sourceHeads.from, target: targetHeads.from, count: rangeSize(heads) } };
+  }
+  if (sameRange(ownedHeads(from.layout), ownedHeads(to.layout))) return {};
+  throw new HandoffError(
+    'INCOMPATIBLE',
+    `axes.head: ${to.content} has one value for all heads of a rank, and ranks ${from.layout.globalRank} (source) and ` +
+      `${to.layout.globalRank} (target) have different heads; give it a head axis`,
+  );
+}
+
+/** Whether `sources` hold all that `target` wants, each cell once but for replicas; what is wrong in words, or null. */
+export function kvCoverFault(sources: readonly KvLayout[], target: KvLayout): string | null {
+  const cells = (layout: KvLayout): HeldCells => ({
+    rank: layout.globalRank,
+    layers: ownedLayers(layout),
+    units: ownedHeads(layout),
+  });
+  return coverFault(
+    representativeSources(sources).map((index) => cells(sources[index] as KvLayout)),
+    cells(target),
+  );
+}
+
+/** @throws `INCOMPATIBLE` naming the field */
+export function requireSameModel(source: KvLayout, target: KvLayout): void {
   for (const field of ['numLayersGlobal', 'numKvHeadsGlobal', 'headDim'] as const) {
     if (source[field] === target[field]) continue;
     throw new HandoffError(
@@ -201,11 +245,4 @@ function requireSameModel(source: KvLayout, target: KvLayout): void {
 
 function sameRange(a: IndexRange, b: IndexRange): boolean {
   return a.from === b.from && a.to === b.to;
-}
-
-/** Tokens that both block sizes are multiples of. */
-export function greatestDivisor(a: number, b: number): number {
-  let [x, y] = [a, b];
-  while (y !== 0) [x, y] = [y, x % y];
-  return x;
 }

@@ -15,6 +15,7 @@ import {
   type SsmBandName,
   type SsmLayout,
 } from '../memory/ssm-layout.js';
+import { coverFault, type HeldCells } from './plan-coverage.js';
 import { rectangleBetween, type RectangleTemplate } from './rectangle.js';
 
 /** One rank's SSM buffers, as its descriptors tell them. */
@@ -67,7 +68,7 @@ export function planSsmReshard(sources: readonly SsmLayout[], targets: readonly 
   return representativeSsmSources(sources).flatMap((index) =>
     targets.flatMap((target) => {
       const source = sources[index] as SsmLayout;
-      requireSameModel(source, target);
+      requireSameSsm(source, target);
       return ssmTransfers(source, target);
     }),
   );
@@ -116,7 +117,7 @@ export function planSsmState(
   target: SsmLayout,
   targetBuffer: BufferGeometry,
 ): readonly RectangleTemplate[] {
-  requireSameModel(source, target);
+  requireSameSsm(source, target);
   const isConv = state === 'conv';
   const { headdim, dState, dConv } = target.dims;
   return ssmTransfers(source, target)
@@ -141,18 +142,21 @@ export function planSsmState(
     });
 }
 
-/** How many (layer, head) cells of `target` the sources leave out; negative where they hold some twice. */
-export function uncoveredSsmCells(sources: readonly SsmLayout[], target: SsmLayout): number {
-  let covered = 0;
-  for (const index of representativeSsmSources(sources)) {
-    for (const { band, layers, sourceUnits } of ssmTransfers(sources[index] as SsmLayout, target)) {
-      if (band === 'recurrent') covered += rangeSize(sourceUnits) * rangeSize(layers);
-    }
-  }
-  return (target.dims.nheads / target.tpSize) * target.numLayers - covered;
+/** Whether `sources` hold all that `target` wants, each cell once but for replicas; what is wrong in words, or null. */
+export function ssmCoverFault(sources: readonly SsmLayout[], target: SsmLayout): string | null {
+  const cells = (layout: SsmLayout): HeldCells => ({
+    rank: layout.globalRank,
+    layers: ownedSsmLayers(layout),
+    units: ownedBand(layout, ssmBands(layout)[3] as SsmBand),
+  });
+  return coverFault(
+    representativeSsmSources(sources).map((index) => cells(sources[index] as SsmLayout)),
+    cells(target),
+  );
 }
 
-function requireSameModel(source: SsmLayout, target: SsmLayout): void {
+/** @throws `INCOMPATIBLE` naming the field; also when TP does not divide heads or groups */
+export function requireSameSsm(source: SsmLayout, target: SsmLayout): void {
   for (const field of ['nheads', 'headdim', 'dState', 'ngroups', 'dConv'] as const) {
     const [theirs, ours] = [source.dims[field], target.dims[field]];
     if (theirs === ours) continue;

@@ -50,6 +50,8 @@ describe('checkCompatible', () => {
   it('pairs a prefill and a decode instance of one model in either order, whatever their size', () => {
     expect(checkCompatible(prefill, decode)).toEqual([]);
     expect(checkCompatible(decode, prefill)).toEqual([]);
+    const larger = { ...decode, blockSize: 64, kv: { ...decode.kv, tokensPerBlock: 64 } };
+    expect(checkCompatible(prefill, larger)).toEqual([]);
     expect(checkCompatible({ ...prefill, ssm: null }, { ...decode, ssm: null })).toEqual([]);
   });
 
@@ -57,10 +59,8 @@ describe('checkCompatible', () => {
     ['protocolVersion', 2],
     ['model', 'other'],
     ['dtype', 'fp8'],
-    ['blockSize', 32],
     ['numSpeculativeTokens', 0],
     ['epoch', 6],
-    ['kv.tokensPerBlock', 32],
     ['kv.elementBytes', 1],
     ['kv.headDim', 64],
     ['kv.numLayersGlobal', 31],

@@ -6,7 +6,6 @@ import { hybridShape, sampleBlocks, sampleKvMeta, smallShape } from '../support/
 describe('checkExpectation', () => {
   const expected = {
     promptTokens: 40,
-    blockSize: 16,
     resumeTokens: 2,
     isHybrid: false,
     wantsLogProbs: false,
@@ -28,7 +27,6 @@ describe('checkExpectation', () => {
       'BLOCK_COUNT_MISMATCH',
       'kvMeta.handoff.prompt_tokens: expected 41, the length of the prompt, got 40',
     ],
-    [{ blockSize: 32 }, 'INCOMPATIBLE', "kvMeta.tokens_per_block: expected 32, this engine's block size, got 16"],
     [
       { resumeTokens: 1 },
       'RESUME_TOKENS_INVALID',

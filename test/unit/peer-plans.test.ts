@@ -6,7 +6,8 @@ import type { HandoffError } from '../../lib/errors.js';
 import type { JsonValue } from '../../lib/json.js';
 import { rankPositions, smallShape, TestMemory } from '../../lib/testing/test-memory.js';
 import { programBytes } from '../../lib/transfer/copy-program.js';
-import { PeerPlans, type MoveRequest, type PeerRank } from '../../lib/transfer/peer-plans.js';
+import type { PeerRank } from '../../lib/transfer/peer-pairing.js';
+import { PeerPlans, type MoveRequest } from '../../lib/transfer/peer-plans.js';
 import type { Peer, PeerStatus, Transport } from '../../lib/transfer/transport.js';
 
 class RememberedPeer implements Peer {
@@ -116,7 +117,7 @@ test('blocks that are here already are left out, generations with them', () => {
 test.each<[string, (peers: PeerRank[]) => PeerRank[]]>([
   ['leaves a rank out', (peers) => peers.slice(1)],
   ['leaves all ranks out', () => []],
-  ['has SSM state that this side has not', (peers) => peers.map((each) => ({ ...each, ssm: { layout: {} } as never }))],
+  ['has SSM state that this side has not', (peers) => peers.map((each) => ({ ...each, ssm: { layout: { dims: {} } } as never }))],
   [
     'holds state twice under two layouts',
     (peers) => [...peers, ...ranks(1, 1, { fake: 1 }, 'more').map((each) => ({ ...each, key: 'x' }))],

@@ -7,7 +7,7 @@ import type { HandoffError } from '../../lib/errors.js';
 import { ownedHeads, type KvLayout } from '../../lib/memory/kv-layout.js';
 import { expandMoves } from '../../lib/testing/copy-moves.js';
 import { kvAxesDefault, rankPositions, TestMemory, type TestModelShape } from '../../lib/testing/test-memory.js';
-import { planKv, representativeSources, uncoveredKvCells } from '../../lib/transfer/plan-kv.js';
+import { planKv, representativeSources, kvCoverFault } from '../../lib/transfer/plan-kv.js';
 
 const poolSize = 5;
 const mark = 0x1234567;
@@ -76,11 +76,11 @@ test('field report 67: every element of every rank comes from its own layer and 
       for (const target of memories(heads, tpB, ppB)) {
         const layout = target.kv.layout;
         expect(
-          uncoveredKvCells(
+          kvCoverFault(
             sources.map(({ kv }) => kv.layout),
             layout,
           ),
-        ).toBe(0);
+        ).toBeNull();
         const cells = (layout.layerEnd - layout.layerStart) * (ownedHeads(layout).to - ownedHeads(layout).from);
         // 2 planes, 2 tokens, 2 elements of 4 bytes, for each of two blocks: exactly the cells that this rank owns.
         expect(run(sources, target, [3, 1], [0, 4])).toBe(cells * 2 * 2 * 2 * 4 * 2);
@@ -124,10 +124,13 @@ test.each(['numLayersGlobal', 'numKvHeadsGlobal', 'headDim'] as const)('another 
 test('a rank that is missing leaves cells out; a replica does not cover twice', () => {
   const layouts = memories(4, 2, 2).map(({ kv }) => kv.layout);
   const [whole] = memories(4, 1, 1);
-  expect(uncoveredKvCells(layouts.slice(1), whole!.kv.layout)).toBe(4);
+  expect(kvCoverFault(layouts.slice(1), whole!.kv.layout)).toBe('no rank holds layers 0-1, heads 0-1');
+  expect(kvCoverFault([...layouts, { ...layouts[3]!, tpSize: 1, tpRank: 0 }], whole!.kv.layout)).toBe(
+    'ranks 2 and 3 both hold layers 2-3, heads 0-1',
+  );
   expect(
-    uncoveredKvCells([...layouts, ...layouts.map((each): KvLayout => ({ ...each, globalRank: 9 }))], whole!.kv.layout),
-  ).toBe(0);
+    kvCoverFault([...layouts, ...layouts.map((each): KvLayout => ({ ...each, globalRank: 9 }))], whole!.kv.layout),
+  ).toBeNull();
   const replicas = memories(2, 4, 1).map(({ kv }) => kv.layout);
   expect(representativeSources(replicas)).toEqual([0, 2]);
 });

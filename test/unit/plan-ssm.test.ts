@@ -5,7 +5,7 @@
 import { expandMoves } from '../../lib/testing/copy-moves.js';
 import { rankPositions, smallShape, TestMemory, type TestModelShape } from '../../lib/testing/test-memory.js';
 import { ssmBands } from '../../lib/memory/ssm-layout.js';
-import { planSsm, representativeSsmSources, uncoveredSsmCells } from '../../lib/transfer/plan-ssm.js';
+import { planSsm, representativeSsmSources, ssmCoverFault } from '../../lib/transfer/plan-ssm.js';
 
 const shape: TestModelShape = {
   ...smallShape,
@@ -55,11 +55,11 @@ test.each(pairs)(
     for (const target of memories(tpB, ppB)) {
       target.fillSlot(0, 77);
       expect(
-        uncoveredSsmCells(
+        ssmCoverFault(
           sources.map(({ ssm }) => ssm!.layout),
           target.ssm!.layout,
         ),
-      ).toBe(0);
+      ).toBeNull();
       run(sources, target, 1, 3);
       expect([target.slotFault(3, mark), target.slotFault(0, 77)]).toEqual([null, null]);
     }
@@ -95,6 +95,6 @@ test.each(['nheads', 'ngroups'] as const)('%s that the ranks do not divide are r
 test("a missing rank leaves cells out; a stage without layers is nobody's source", () => {
   const layouts = memories(2, 2).map(({ ssm }) => ssm!.layout);
   const whole = memories(1, 1)[0]!.ssm!.layout;
-  expect(uncoveredSsmCells(layouts.slice(1), whole)).toBe(8);
+  expect(ssmCoverFault(layouts.slice(1), whole)).toBe('no rank holds layers 0-1, heads 0-3');
   expect(representativeSsmSources([{ ...layouts[0]!, numLayers: 0 }, layouts[1]!])).toEqual([1]);
 });

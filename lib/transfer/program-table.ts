@@ -1,0 +1,92 @@
+/**
+ * The block tables of a program: which part of which source block goes to which part of which target block. Blocks of
+ * one size are copied whole; of two sizes, in units of their greatest common divisor.
+ */
+import type { CopyProgram, Rectangle, Table } from './copy-program.js';
+import type { RectangleTemplate } from './rectangle.js';
+
+/** Rows of a table without strides. */
+export type BlockRows = Pick<Table, 'source' | 'target' | 'sourceSub' | 'targetSub'>;
+
+/** Blocks of a sequence on both sides, each list from the first token of the sequence on. */
+export interface PairedBlocks {
+  readonly source: Int32Array;
+  readonly target: Int32Array;
+  /** Tokens per block. */
+  readonly sourceTokens: number;
+  readonly targetTokens: number;
+  /** Leading blocks of the target that are there already. */
+  readonly skipTargetBlocks: number;
+}
+
+/** Rows for every token that both lists have room for, but for the skipped ones. */
+export function pairBlocks({ source, target, sourceTokens, targetTokens, skipTargetBlocks }: PairedBlocks): BlockRows {
+  if (sourceTokens === targetTokens) {
+    const end = Math.min(source.length, target.length);
+    const skip = Math.min(skipTargetBlocks, end);
+    return { source: source.subarray(skip, end), target: target.subarray(skip, end) };
+  }
+  const unit = greatestDivisor(sourceTokens, targetTokens);
+  const [sourceUnits, targetUnits] = [sourceTokens / unit, targetTokens / unit];
+  const from = skipTargetBlocks * targetUnits;
+  const count = Math.max(0, Math.min(source.length * sourceUnits, target.length * targetUnits) - from);
+  const rows = {
+    source: new Int32Array(count),
+    target: new Int32Array(count),
+    sourceSub: new Int32Array(count),
+    targetSub: new Int32Array(count),
+  };
+  for (let row = 0; row < count; row++) {
+    const at = from + row;
+    rows.source[row] = source[Math.floor(at / sourceUnits)]!;
+    rows.sourceSub[row] = at % sourceUnits;
+    rows.target[row] = target[Math.floor(at / targetUnits)]!;
+    rows.targetSub[row] = at % targetUnits;
+  }
+  return rows;
+}
+
+/** Rows `from … from + count - 1` of the whole table. */
+export interface RowShare {
+  readonly from: number;
+  readonly count: number;
+}
+
+/** The program that runs all templates over one set of rows; without rectangles where there are no rows. */
+export function programOver(
+  templates: readonly RectangleTemplate[],
+  rows: BlockRows,
+  share: RowShare = { from: 0, count: rows.source.length },
+): CopyProgram {
+  const tables: Table[] = [];
+  const rectangles: Rectangle[] = [];
+  if (share.count === 0) return { rectangles, tables };
+  for (const { rectangle, tableStrides } of templates) {
+    const strides = {
+      sourceBlock: tableStrides.source,
+      targetBlock: tableStrides.target,
+      sourceSub: tableStrides.sourceSub ?? 0,
+      targetSub: tableStrides.targetSub ?? 0,
+    };
+    let table = tables.findIndex((known) => isSame(known.strides, strides));
+    if (table < 0) table = tables.push({ ...rows, strides }) - 1;
+    rectangles.push({ ...rectangle, table, tableFrom: share.from, tableCount: share.count });
+  }
+  return { rectangles, tables };
+}
+
+function isSame(a: Table['strides'], b: Table['strides']): boolean {
+  return (
+    a.sourceBlock === b.sourceBlock &&
+    a.targetBlock === b.targetBlock &&
+    a.sourceSub === b.sourceSub &&
+    a.targetSub === b.targetSub
+  );
+}
+
+/** Tokens that both block sizes are multiples of. */
+export function greatestDivisor(a: number, b: number): number {
+  let [x, y] = [a, b];
+  while (y !== 0) [x, y] = [y, x % y];
+  return x;
+}

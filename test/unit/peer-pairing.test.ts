@@ -1,0 +1,333 @@
+/**
+ * Goal: what a pair of instances exchanges follows from both sides' buffers, whatever they are, and every pair that
+ * cannot work is refused by one error with both sides in it. Method: hand-made endpoints, plans looked at in numbers;
+ * that bytes come to their places is test/property/layouts.test.ts's part.
+ */
+import type { HandoffError } from '../../lib/errors.js';
+import { rowMajorBuffer, type AxisName, type RowMajorInput } from '../../lib/memory/axes-geometry.js';
+import { makeKvLayout, ownedHeads, type KvLayoutInput } from '../../lib/memory/kv-layout.js';
+import { programBytes } from '../../lib/transfer/copy-program.js';
+import { planPull, pushDuties, type OwnState, type PeerRank } from '../../lib/transfer/peer-pairing.js';
+import { PeerPlans } from '../../lib/transfer/peer-plans.js';
+import type { Peer, Transport } from '../../lib/transfer/transport.js';
+
+const model = { numLayersGlobal: 4, numKvHeadsGlobal: 2, headDim: 8 };
+
+interface Change extends Partial<KvLayoutInput> {
+  readonly tokens?: number;
+  readonly elementBytes?: number;
+  /** Further buffers, or instead of the one for all. */
+  readonly buffers?: readonly (Partial<RowMajorInput> & { readonly layerStart?: number })[];
+}
+
+function rank(globalRank: number, { tokens = 4, elementBytes = 2, buffers = [{}], ...changes }: Change = {}): PeerRank {
+  const layout = makeKvLayout({ ...model, globalRank, ...changes });
+  const heads = ownedHeads(layout);
+  const axes: readonly (readonly [AxisName, number])[] = [
+    ['plane', 2],
+    ['layer', layout.layerEnd - layout.layerStart],
+    ['block', 9],
+    ['token', tokens],
+    ['head', heads.to - heads.from],
+    ['dim', layout.headDim],
+  ];
+  const made = layout.layerEnd === layout.layerStart ? [] : buffers;
+  return {
+    key: `peer/${globalRank}`,
+    kv: {
+      layout,
+      buffers: made.map(({ layerStart: _, ...input }, region) =>
+        rowMajorBuffer({ region, elementBytes, axes, ...input }),
+      ),
+      layerStarts: made.map(({ layerStart = layout.layerStart }) => layerStart),
+    },
+    ssm: null,
+    transports: { fake: globalRank },
+  };
+}
+
+const tensorRanks = (tpSize: number, changes: Change = {}): PeerRank[] =>
+  Array.from({ length: tpSize }, (_, tpRank) => rank(tpRank, { tpSize, tpRank, ...changes }));
+
+function fakeTransport(direction: 'pull' | 'push' = 'pull'): Transport {
+  const peer = { status: () => 'ready', error: null, close: () => undefined } as unknown as Peer;
+  return { name: 'fake', capabilities: { direction }, connect: () => peer } as unknown as Transport;
+}
+
+/** By source rank: rows of the table that are read. */
+function rowsRead(plans: PeerPlans, ranks: readonly PeerRank[], source: number[], target: number[], skipBlocks = 0) {
+  const legs = plans.legs({
+    ranks,
+    shares: ranks.map(() => ({ blockIds: Int32Array.from(source), slot: null })),
+    skipBlocks,
+    localBlocks: Int32Array.from(target),
+    localSlot: null,
+    blockGenerations: BigUint64Array.from(source, (id) => BigInt(100 + id)),
+    slotGeneration: null,
+    tag: 'h',
+  });
+  return legs.map(({ request }) => ({
+    tag: request.tag,
+    bytes: request.programs.reduce((sum, program) => sum + programBytes(program), 0),
+    rows: request.programs.map(({ rectangles }) =>
+      rectangles.map(({ tableFrom, tableCount }) => [tableFrom, tableCount]),
+    ),
+    blocks: [...request.generations!.blocks],
+  }));
+}
+
+function refusal(own: OwnState, ranks: readonly PeerRank[]): HandoffError {
+  try {
+    planPull(own, ranks, 'first');
+  } catch (error) {
+    return error as HandoffError;
+  }
+  throw new Error('expected a refusal');
+}
+
+describe('replicas', () => {
+  // Eight ranks, two heads: four ranks hold each.
+  const ranks = tensorRanks(8);
+
+  test('the first stands for all', () => {
+    const [first, second] = rowsRead(new PeerPlans(rank(0), [fakeTransport()]), ranks, [1, 2, 3], [4, 5, 6]);
+    expect([first!.tag, second!.tag]).toEqual(['h:0>0', 'h:4>0']);
+    expect([first!.rows, second!.rows]).toEqual([[[[0, 3]]], [[[0, 3]]]]);
+  });
+
+  test.each([0, 1, 2, 3])('spread: target rank %i reads a share of the blocks from each', (globalRank) => {
+    const plans = new PeerPlans(rank(globalRank), [fakeTransport()], 'pull', 9, undefined, undefined, 'spread');
+    const read = rowsRead(plans, ranks, [1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 2, 1]);
+    expect(read).toHaveLength(8);
+    for (const shard of [read.slice(0, 4), read.slice(4)]) {
+      expect(shard.map(({ rows }) => rows[0]![0]).sort()).toEqual([
+        [0, 2],
+        [2, 2],
+        [4, 2],
+        [6, 2],
+      ]);
+      expect(shard[(4 - globalRank) % 4]!.rows).toEqual([[[0, 2]]]);
+    }
+    // A prompt of one block: one replica of each shard, and not the same one for every target.
+    const [a, b, ...more] = rowsRead(plans, ranks, [1], [8]);
+    expect([a!.tag, b!.tag, more]).toEqual([
+      `h:${3 - globalRank}>${globalRank}`,
+      `h:${7 - globalRank}>${globalRank}`,
+      [],
+    ]);
+  });
+
+  test('a push follows the first replica whatever the target asks for', () => {
+    const plans = new PeerPlans(rank(0), [fakeTransport('push')], 'pull', 9, undefined, undefined, 'spread');
+    expect(rowsRead(plans, ranks, [1, 2], [1, 2]).map(({ tag }) => tag)).toEqual(['h:0>0', 'h:4>0']);
+    expect(ranks.map((_, index) => pushDuties(ranks, index).kv)).toEqual([
+      true,
+      false,
+      false,
+      false,
+      true,
+      false,
+      false,
+      false,
+    ]);
+  });
+});
+
+describe('blocks of unlike sizes', () => {
+  const bytesPerToken = 2 * 4 * 2 * 8 * 2;
+
+  test.each([
+    [8, 4, [1, 2], [3, 4, 5], 0, 12, [1, 2]],
+    [8, 4, [1, 2], [3, 4, 5], 1, 8, [1, 2]],
+    [8, 4, [1, 2], [3, 4, 5], 2, 4, [2]],
+    [8, 4, [1, 2], [3, 4, 5], 3, 0, null],
+    [4, 6, [1, 2, 3], [7, 8], 0, 12, [1, 2, 3]],
+    [4, 6, [1, 2, 3], [7, 8], 1, 6, [2, 3]],
+    [1, 4, [1, 2, 3, 4, 5], [7, 8], 1, 1, [5]],
+  ])(
+    'from %i tokens a block to %i: blocks %j to %j but for %i',
+    (sourceTokens, targetTokens, source, target, skip, tokens, blocks) => {
+      const plans = new PeerPlans(rank(0, { tokens: targetTokens }), [fakeTransport()]);
+      const read = rowsRead(plans, [rank(0, { tokens: sourceTokens })], source, target, skip);
+      expect(read.map((leg) => [leg.bytes, leg.blocks])).toEqual(
+        blocks === null ? [] : [[tokens * bytesPerToken, blocks]],
+      );
+    },
+  );
+
+  test('a push refuses them on both ends', () => {
+    const [own, peer] = [rank(0, { tokens: 4 }), rank(0, { tokens: 8 })];
+    for (const plans of [
+      new PeerPlans(own, [fakeTransport('push')]),
+      new PeerPlans(own, [fakeTransport('push')], 'push-source'),
+    ]) {
+      expect(() => rowsRead(plans, [peer], [1], [1])).toThrow(
+        expect.objectContaining({ code: 'INCOMPATIBLE', message: expect.stringContaining('blocks of one size') }),
+      );
+    }
+  });
+
+  test('a value for a whole block cannot be cut', () => {
+    const scales = {
+      content: 'scale',
+      elementBytes: 4,
+      axes: [
+        ['layer', 4],
+        ['block', 9],
+        ['head', 2],
+      ],
+    } as const;
+    const own = rank(0, { tokens: 4, buffers: [{}, scales] });
+    expect(refusal(own, [rank(0, { tokens: 8, buffers: [{}, scales] })]).message).toContain(
+      'scale has one value a block; use one block size on both sides',
+    );
+    expect(planPull(own, [rank(0, { tokens: 4, buffers: [{}, scales] })], 'first')[0]!.kv).toHaveLength(2);
+  });
+});
+
+describe('kinds of buffers', () => {
+  const plane = (planeStart: number, elementBytes = 2): Partial<RowMajorInput> => ({
+    ...{ planeStart, elementBytes },
+    axes: [
+      ['layer', 4],
+      ['block', 9],
+      ['token', 4],
+      ['head', 2],
+      ['dim', 8],
+    ],
+  });
+  const scales: Partial<RowMajorInput> = {
+    ...{ content: 'scale', elementBytes: 4 },
+    axes: [
+      ['plane', 2],
+      ['layer', 4],
+      ['block', 9],
+      ['token', 4],
+      ['head', 2],
+    ],
+  };
+
+  test('K and V in one buffer here and in two there', () => {
+    const apart = rank(0, { buffers: [plane(0), plane(1)] });
+    const together = rank(0);
+    for (const [own, peer] of [
+      [apart, together],
+      [together, apart],
+    ] as const) {
+      const [plan] = planPull(own, [peer], 'first');
+      expect(plan!.kv.map(({ rectangle }) => [rectangle.sourceRegion, rectangle.targetRegion]).sort()).toEqual(
+        own === apart
+          ? [
+              [0, 0],
+              [0, 1],
+            ]
+          : [
+              [0, 0],
+              [1, 0],
+            ],
+      );
+    }
+  });
+
+  test('scales go to scales and data to data', () => {
+    const [plan] = planPull(rank(0, { buffers: [{}, scales] }), [rank(0, { buffers: [{}, scales] })], 'first');
+    expect(
+      plan!.kv.map(({ rectangle: { sourceRegion, targetRegion, label } }) => [sourceRegion, targetRegion, label!.part]),
+    ).toEqual([
+      [0, 0, 'kv'],
+      [1, 1, 'scale'],
+    ]);
+  });
+
+  test('a latent without heads is the same on all tensor ranks', () => {
+    const latent: Change = {
+      numKvHeadsGlobal: 1,
+      buffers: [
+        {
+          axes: [
+            ['layer', 4],
+            ['block', 9],
+            ['token', 4],
+            ['dim', 8],
+          ],
+        },
+        {
+          content: 'rope',
+          axes: [
+            ['layer', 4],
+            ['block', 9],
+            ['token', 4],
+            ['dim', 2],
+          ],
+        },
+      ],
+    };
+    const [own] = tensorRanks(2, latent);
+    const plans = planPull(own!, tensorRanks(4, latent), 'first');
+    expect(plans.map((plan) => plan?.kv.length ?? 0)).toEqual([2, 0, 0, 0]);
+  });
+
+  test('a value for all heads of a rank is neither split nor joined', () => {
+    const shared: Partial<RowMajorInput> = {
+      ...{ content: 'scale', elementBytes: 4 },
+      axes: [
+        ['layer', 4],
+        ['block', 9],
+        ['token', 4],
+      ],
+    };
+    const buffers = [{}, shared];
+    expect(planPull(rank(0, { buffers }), [rank(0, { buffers })], 'first')[0]!.kv).toHaveLength(2);
+    expect(refusal(rank(0, { buffers }), tensorRanks(2, { buffers })).message).toContain('give it a head axis');
+  });
+
+  test.each<[string, Change, Change, string]>([
+    ['scales that the source lacks', { buffers: [{}, scales] }, {}, 'of the 1280 bytes of a block'],
+    ['keys alone', {}, { buffers: [plane(0)] }, 'write 512 of the 1024 bytes of a block'],
+    ['keys twice', {}, { buffers: [plane(0), plane(0)] }, 'do not make one plan'],
+    ['another element size', {}, { elementBytes: 4 }, 'elementBytes: the source has 4 and the target 2'],
+  ])('%s', (_name, own, peer, words) => {
+    expect(refusal(rank(0, own), [rank(0, peer)]).message).toContain(words);
+  });
+});
+
+describe('refused with both sides', () => {
+  test.each<[string, readonly PeerRank[], string]>([
+    [
+      'another number of layers',
+      [rank(0, { numLayersGlobal: 6 })],
+      'numLayersGlobal: the source has 6 and the target 4',
+    ],
+    ['another head size', [rank(0, { headDim: 16 })], 'headDim: the source has 16 and the target 8'],
+    ['other heads', [rank(0, { numKvHeadsGlobal: 4 })], 'numKvHeadsGlobal: the source has 4 and the target 2'],
+    ['a rank that is missing', tensorRanks(2).slice(1), 'no rank holds layers 0-3, head 0'],
+    ['a stage that is missing', [rank(0, { ppSize: 2 })], 'no rank holds layers 2-3, heads 0-1'],
+    [
+      'stages that overlap',
+      [rank(0, { layerStart: 0, numLocalLayers: 3 }), rank(1, { layerStart: 2, numLocalLayers: 2 })],
+      'ranks 0 and 1 both hold layer 2, heads 0-1',
+    ],
+    ['no rank at all', [], 'no rank holds layers 0-3, heads 0-1'],
+  ])('%s', (_name, ranks, words) => {
+    const own = rank(7);
+    const error = refusal(own, ranks);
+    expect(error.code).toBe('INCOMPATIBLE');
+    expect(error.message).toContain(`the source cannot fill the target: `);
+    expect(error.message).toContain(words);
+    expect(error.message).toMatch(
+      / Source: (?:TP|no rank).* Target: TP 1 × PP 1 of 4 layers, 2 KV heads of 8; rank 7: /,
+    );
+    expect(error.details).toMatchObject({ source: expect.any(String), target: expect.any(String) });
+  });
+
+  test('a long list of ranks is cut', () => {
+    expect(refusal(rank(0, { numLayersGlobal: 5 }), tensorRanks(16)).message).toContain('; and 8 ranks more. Target: ');
+  });
+
+  test('stages without a layer are nobody’s source, and want nothing', () => {
+    const empty = rank(0, { layerStart: 0, numLocalLayers: 0 });
+    const full = rank(1, { layerStart: 0, numLocalLayers: 4 });
+    expect(planPull(rank(9), [empty, full], 'first').map((plan) => plan?.rank.key)).toEqual([undefined, 'peer/1']);
+    expect(planPull(empty, [full], 'first')).toEqual([null]);
+  });
+});
