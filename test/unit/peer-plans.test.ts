@@ -117,7 +117,10 @@ test('blocks that are here already are left out, generations with them', () => {
 test.each<[string, (peers: PeerRank[]) => PeerRank[]]>([
   ['leaves a rank out', (peers) => peers.slice(1)],
   ['leaves all ranks out', () => []],
-  ['has SSM state that this side has not', (peers) => peers.map((each) => ({ ...each, ssm: { layout: { dims: {} } } as never }))],
+  [
+    'has SSM state that this side has not',
+    (peers) => peers.map((each) => ({ ...each, ssm: { layout: { dims: {} } } as never })),
+  ],
   [
     'holds state twice under two layouts',
     (peers) => [...peers, ...ranks(1, 1, { fake: 1 }, 'more').map((each) => ({ ...each, key: 'x' }))],
