@@ -61,7 +61,7 @@ export const errorCodes = {
   ABORTED: { retryable: false, phase: 'decode' },
   QUEUE_DEADLINE: { retryable: true, phase: 'decode' },
   HANDSHAKE_DEADLINE: { retryable: true, phase: 'transfer' },
-  TRANSFER_DEADLINE: { retryable: true, phase: 'transfer' },
+  TRANSFER_DEADLINE: { retryable: true, phase: 'transfer', native: true },
   TRANSFER_FAILED: { retryable: true, phase: 'transfer', native: true },
   TRANSFER_CANCELLED: { retryable: true, phase: 'transfer', native: true },
   PEER_RANK_FAILED: { retryable: true, phase: 'transfer' },

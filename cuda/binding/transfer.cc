@@ -143,6 +143,7 @@ void InitTransfer(Napi::Env env, Napi::Object exports) {
   TransportEnvironment* environment = TransportEnvironment::Create(env);
   Export<WakeListen>(env, exports, "wakeListen", environment);
   InitHost(env, exports, environment);
+  InitNixl(env, exports, environment);
 }
 
 }  // namespace state_handoff

@@ -104,5 +104,6 @@ void Export(Napi::Env env, Napi::Object exports, const char* name, void* data = 
 class TransportEnvironment;
 
 void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // host_binding.cc
+void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // nixl_binding.cc
 
 }  // namespace state_handoff

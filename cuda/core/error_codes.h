@@ -6,6 +6,7 @@
   X(CLOSED)                          \
   X(HANDOFF_EXPIRED)                 \
   X(TRANSFER_FAILED)                 \
+  X(TRANSFER_DEADLINE)               \
   X(TRANSFER_CANCELLED)              \
   X(PEER_UNREACHABLE)                \
   X(PEER_LOST)                       \

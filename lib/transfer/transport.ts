@@ -92,7 +92,14 @@ export interface Transport {
   readonly capabilities: TransportCapabilities;
   /** Registers a region; its index is its position in the order of registration. @throws `ARGUMENT_INVALID`, `NATIVE_*` */
   register(region: Region): number;
-  /** @throws `NOT_SET_UP` before the first registration */
+  /**
+   * What takes long before anything can be granted: loading a library, making connections. Called once, after the last
+   * registration and before everything below. Absent where nothing takes long.
+   *
+   * @throws (rejects) `TRANSPORT_UNAVAILABLE` when this machine lacks what the transport needs
+   */
+  open?(): Promise<void>;
+  /** @throws `NOT_SET_UP` before the first registration, and before `open` has resolved where there is one */
   grant(): TransportGrant;
   /**
    * Returns at once; the peer's `status()` tells the rest. A garbage grant gives a peer that is `failed`. One that stays

@@ -1,0 +1,271 @@
+// The NIXL transport, as JavaScript sees it. Names and order as in lib/native/nixl-types.ts.
+#include "../transport/nixl_endpoint.h"
+#include "transfer_objects.h"
+#include "transport_environment.h"
+
+namespace state_handoff {
+
+namespace {
+
+constexpr int64_t kIdMax = 9007199254740991;
+constexpr size_t kMetadataBytesMax = 1 << 20;
+constexpr uint64_t kSlotsMax = 1024;
+constexpr uint64_t kSlotBytesMax = uint64_t{1} << 30;
+// Values of one range in a flat array: address, bytes, memory, device.
+constexpr size_t kRangeValues = 4;
+constexpr size_t kStagingValues = 3;
+constexpr size_t kTuningValues = 6;
+
+struct NixlHandle {
+  static constexpr napi_type_tag kTag{0x6b0f3c8e11d24a7d, 0x93c5ae70d8f14b26};
+  static constexpr const char* kExpected = "a native NIXL transport";
+  std::shared_ptr<NixlEndpoint> endpoint;
+};
+
+NixlEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
+  return *HandleArgument<NixlHandle>(info, 0, "endpoint").endpoint;
+}
+
+uint64_t IdArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
+  return static_cast<uint64_t>(WholeArgument(info, index, name, 1, kIdMax));
+}
+
+Napi::Value Failure(Napi::Env env, ErrorCode code, const std::string& message) {
+  Napi::Object failure = Napi::Object::New(env);
+  failure.Set("code", Napi::String::New(env, ErrorCodeName(code)));
+  failure.Set("message", Napi::String::New(env, message));
+  return failure;
+}
+
+Napi::BigUint64Array Numbers(Napi::Env env, const std::vector<uint64_t>& values) {
+  Napi::BigUint64Array array = Napi::BigUint64Array::New(env, values.size());
+  for (size_t i = 0; i < values.size(); ++i) array[i] = values[i];
+  return array;
+}
+
+// Paths, one a line.
+std::vector<std::string> LinesArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
+  const std::string text = TextArgument(info, index, name, 1 << 16);
+  std::vector<std::string> lines;
+  size_t from = 0;
+  while (from < text.size()) {
+    const size_t to = std::min(text.find('\n', from), text.size());
+    if (to > from) lines.push_back(text.substr(from, to - from));
+    from = to + 1;
+  }
+  return lines;
+}
+
+NixlTuning TuningArgument(const Napi::CallbackInfo& info, size_t index) {
+  const Elements<double> values = DoublesArgument(info, index, "tuning");
+  if (values.count != kTuningValues) ThrowArgument("tuning", std::to_string(kTuningValues) + " values");
+  int64_t whole[kTuningValues];
+  for (size_t i = 0; i < kTuningValues; ++i) {
+    const double value = values.data[i];
+    if (!(value >= 0 && value <= 1e15 && value == static_cast<double>(static_cast<int64_t>(value)))) {
+      ThrowArgument("tuning[" + std::to_string(i) + "]", "an integer of at least 0");
+    }
+    whole[i] = static_cast<int64_t>(value);
+  }
+  if (whole[2] < 1) ThrowArgument("tuning[2]", "a read of at least 1 byte");
+  return NixlTuning{whole[0], whole[1], whole[2], whole[3], whole[4], whole[5]};
+}
+
+Napi::Value NixlOpen(const Napi::CallbackInfo& info) {
+  NixlEndpoint::Options options;
+  options.candidates = LinesArgument(info, 0, "candidates");
+  options.name = TextArgument(info, 1, "name", 128);
+  options.exports = FlagArgument(info, 2, "exports");
+  options.slots = static_cast<uint64_t>(WholeArgument(info, 3, "slots", 0, kSlotsMax));
+  options.slot_bytes = static_cast<uint64_t>(WholeArgument(info, 4, "slotBytes", 1, kSlotBytesMax));
+  options.tuning = TuningArgument(info, 5);
+  options.transfers_max = static_cast<size_t>(WholeArgument(info, 6, "transfersMax", 1, 1 << 20));
+  TransportEnvironment& environment = EnvironmentOf(info);
+  auto handle = std::make_unique<NixlHandle>();
+  handle->endpoint = std::make_shared<NixlEndpoint>(std::move(options), [bell = environment.bell()] { bell->Ring(); });
+  environment.Add(handle->endpoint);
+  return WrapHandle(info.Env(), std::move(handle));
+}
+
+Napi::Value NixlRegister(const Napi::CallbackInfo& info) {
+  const size_t index = EndpointArgument(info).AddRegion(HandleArgument<RegionHandle>(info, 1, "region").region);
+  return Napi::Number::New(info.Env(), static_cast<double>(index));
+}
+
+Napi::Value NixlStart(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Start();
+  return info.Env().Undefined();
+}
+
+Napi::Value NixlReadiness(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), static_cast<int>(EndpointArgument(info).readiness()));
+}
+
+Napi::Value NixlStartError(const Napi::CallbackInfo& info) {
+  const NixlEndpoint& endpoint = EndpointArgument(info);
+  if (endpoint.readiness() != NixlEndpoint::Readiness::kFailed) return info.Env().Null();
+  return Failure(info.Env(), endpoint.error_code(), endpoint.error_message());
+}
+
+Napi::Value NixlGranted(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const NixlEndpoint& endpoint = EndpointArgument(info);
+  const NixlGrant grant = endpoint.Grant();
+  std::vector<uint64_t> ranges;
+  for (const NixlRange& range : grant.regions) {
+    ranges.insert(ranges.end(), {range.address, range.bytes, static_cast<uint64_t>(range.memory), range.device});
+  }
+  Napi::Object granted = Napi::Object::New(env);
+  Napi::Uint8Array metadata = Napi::Uint8Array::New(env, grant.metadata.size());
+  std::copy(grant.metadata.begin(), grant.metadata.end(), metadata.Data());
+  granted.Set("metadata", metadata);
+  granted.Set("ranges", Numbers(env, ranges));
+  granted.Set("staging", Numbers(env, {grant.staging.address, grant.staging.slots, grant.staging.slot_bytes}));
+  granted.Set("library", Napi::String::New(env, endpoint.library_path()));
+  return granted;
+}
+
+Napi::Value NixlConnect(const Napi::CallbackInfo& info) {
+  NixlEndpoint& endpoint = EndpointArgument(info);
+  const Elements<uint8_t> metadata = BytesArgument(info, 1, "metadata");
+  const Elements<uint64_t> ranges = Uint64sArgument(info, 2, "ranges");
+  const Elements<uint64_t> staging = Uint64sArgument(info, 3, "staging");
+  if (metadata.count == 0 || metadata.count > kMetadataBytesMax) ThrowArgument("metadata", "up to 1 MiB");
+  if (ranges.count == 0 || ranges.count % kRangeValues != 0) ThrowArgument("ranges", "four values a region");
+  if (staging.count != kStagingValues) ThrowArgument("staging", "three values");
+  NixlGrant grant;
+  grant.metadata.assign(metadata.data, metadata.data + metadata.count);
+  for (size_t i = 0; i < ranges.count; i += kRangeValues) {
+    const NixlRange range{ranges.data[i], ranges.data[i + 1], ranges.data[i + 2] == 0 ? kNixlDram : kNixlVram,
+                          ranges.data[i + 3]};
+    if (range.bytes == 0 || range.bytes > static_cast<uint64_t>(kRegionBytesMax) || ranges.data[i + 2] > 1 ||
+        range.address > UINT64_MAX - range.bytes) {
+      ThrowArgument("ranges[" + std::to_string(i / kRangeValues) + "]", "addresses of up to 2^52 bytes");
+    }
+    grant.regions.push_back(range);
+  }
+  grant.staging = NixlStaging{staging.data[0], staging.data[1], staging.data[2]};
+  if (grant.staging.slots > kSlotsMax ||
+      (grant.staging.slots > 0 && (grant.staging.slot_bytes == 0 || grant.staging.slot_bytes > kSlotBytesMax)) ||
+      grant.staging.address > UINT64_MAX - grant.staging.bytes()) {
+    ThrowArgument("staging", "at most 1024 slots of at most 1 GiB");
+  }
+  return Napi::Number::New(info.Env(), static_cast<double>(endpoint.Connect(std::move(grant))));
+}
+
+Napi::Value NixlPeerStatus(const Napi::CallbackInfo& info) {
+  const NixlLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
+  return Napi::Number::New(info.Env(), static_cast<int>(link.status()));
+}
+
+Napi::Value NixlPeerError(const Napi::CallbackInfo& info) {
+  const NixlLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
+  if (link.status() != NixlLinkStatus::kFailed) return info.Env().Null();
+  return Failure(info.Env(), link.error_code(), link.error_message());
+}
+
+Napi::Value NixlDisconnect(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Disconnect(IdArgument(info, 1, "peer"));
+  return info.Env().Undefined();
+}
+
+Napi::Value NixlBegin(const Napi::CallbackInfo& info) {
+  NixlEndpoint& endpoint = EndpointArgument(info);
+  const uint64_t peer = IdArgument(info, 1, "peer");
+  const uint64_t id = endpoint.Begin(peer, ProgramArgument(info, 2));
+  return Napi::Number::New(info.Env(), static_cast<double>(id));
+}
+
+Napi::Value NixlPoll(const Napi::CallbackInfo& info) {
+  const NixlTransfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
+  return Napi::Number::New(info.Env(), static_cast<int>(transfer.status()));
+}
+
+Napi::Value NixlBytes(const Napi::CallbackInfo& info) {
+  const NixlTransfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
+  return Napi::Number::New(info.Env(), static_cast<double>(transfer.bytes_done()));
+}
+
+Napi::Value NixlError(const Napi::CallbackInfo& info) {
+  const NixlTransfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
+  const NixlTransferStatus status = transfer.status();
+  if (status == NixlTransferStatus::kActive || status == NixlTransferStatus::kDone) return info.Env().Null();
+  return Failure(info.Env(), transfer.error_code(), transfer.error_message());
+}
+
+Napi::Value NixlCancel(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Cancel(IdArgument(info, 1, "transfer"));
+  return info.Env().Undefined();
+}
+
+Napi::Value NixlAttest(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).AttestPeerDead(IdArgument(info, 1, "transfer"));
+  return info.Env().Undefined();
+}
+
+Napi::Value NixlTake(const Napi::CallbackInfo& info) {
+  const std::vector<uint64_t> ids = EndpointArgument(info).TakeChanged();
+  Napi::Float64Array taken = Napi::Float64Array::New(info.Env(), ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) taken[i] = static_cast<double>(ids[i]);
+  return taken;
+}
+
+Napi::Value NixlForget(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).Forget(IdArgument(info, 1, "transfer"));
+  return info.Env().Undefined();
+}
+
+Napi::Value NixlClose(const Napi::CallbackInfo& info) {
+  EndpointArgument(info).BeginClose();
+  return info.Env().Undefined();
+}
+
+// Whether all threads of a closing transport have left; joins them then, which does not wait.
+Napi::Value NixlQuiet(const Napi::CallbackInfo& info) {
+  NixlEndpoint& endpoint = EndpointArgument(info);
+  const bool quiet = endpoint.quiet();
+  if (quiet) endpoint.Close();
+  return Napi::Boolean::New(info.Env(), quiet);
+}
+
+Napi::Value NixlCountersOf(const Napi::CallbackInfo& info) {
+  const NixlCounters counters = EndpointArgument(info).Counters();
+  Napi::Object value = Napi::Object::New(info.Env());
+  const auto set = [&](const char* name, int64_t count) {
+    value.Set(name, Napi::Number::New(info.Env(), static_cast<double>(count)));
+  };
+  set("agents", NixlAgent::live());
+  set("links", counters.links);
+  set("preparedLists", counters.prepared_lists);
+  set("packedChunks", counters.packed_chunks);
+  set("packRefusals", counters.pack_refusals);
+  return value;
+}
+
+}  // namespace
+
+void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment) {
+  Export<NixlOpen>(env, exports, "nixlOpen", environment);
+  Export<NixlRegister>(env, exports, "nixlRegister");
+  Export<NixlStart>(env, exports, "nixlStart");
+  Export<NixlReadiness>(env, exports, "nixlReadiness");
+  Export<NixlStartError>(env, exports, "nixlStartError");
+  Export<NixlGranted>(env, exports, "nixlGrant");
+  Export<NixlConnect>(env, exports, "nixlConnect");
+  Export<NixlPeerStatus>(env, exports, "nixlPeerStatus");
+  Export<NixlPeerError>(env, exports, "nixlPeerError");
+  Export<NixlDisconnect>(env, exports, "nixlDisconnect");
+  Export<NixlBegin>(env, exports, "nixlBegin");
+  Export<NixlPoll>(env, exports, "nixlPoll");
+  Export<NixlBytes>(env, exports, "nixlBytes");
+  Export<NixlError>(env, exports, "nixlError");
+  Export<NixlCancel>(env, exports, "nixlCancel");
+  Export<NixlAttest>(env, exports, "nixlAttest");
+  Export<NixlTake>(env, exports, "nixlTake");
+  Export<NixlForget>(env, exports, "nixlForget");
+  Export<NixlClose>(env, exports, "nixlClose");
+  Export<NixlQuiet>(env, exports, "nixlQuiet");
+  Export<NixlCountersOf>(env, exports, "nixlCounters");
+}
+
+}  // namespace state_handoff

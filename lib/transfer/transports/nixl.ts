@@ -1,0 +1,326 @@
+/**
+ * The NIXL transport: one-sided pulls over whatever fabric UCX reaches. The library is bound at run time; making its
+ * agents takes half a second and happens in `open`, off the event loop.
+ *
+ * Reads that were posted cannot be called back (releasing one is no cancel): a cancel stops what has not started, and a
+ * failed transfer stays in doubt until its reads have ended or the connection's agent was destroyed.
+ */
+import { randomUUID } from 'node:crypto';
+import { argumentError, HandoffError } from '../../errors.js';
+import type { JsonObject, JsonValue } from '../../json.js';
+import type { Region } from '../../memory/region.js';
+import { addon } from '../../native/addon.js';
+import { fromNative, native } from '../../native/addon-errors.js';
+import { encodePrograms } from '../../native/encoded-program.js';
+import type { NativeNixl, NativeNixlCounters, NativeNixlGrant } from '../../native/nixl-types.js';
+import { onNativeWake } from '../../native/wake.js';
+import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
+import { SettledTransfer } from './host-transfer.js';
+import { decodeNixlGrant, encodeNixlGrant, type NixlGrant } from './nixl-grant.js';
+import { nixlCandidates } from './nixl-library.js';
+import { NixlLink, NixlPeer } from './nixl-peer.js';
+import { NixlTransfer } from './nixl-transfer.js';
+
+/** How a `NixlTransport` is made. Sizes in bytes. */
+export interface NixlTransportOptions {
+  /** Whether peers read this side's regions; a decode engine's need not. Default true. */
+  readonly exports?: boolean;
+  /** Paths or names of `libnixl_capi.so`, best first. Default: see `STATE_HANDOFF_NIXL` and the documentation. */
+  readonly libraries?: readonly string[];
+  /** Target: slices of fewer bytes travel packed, where the source packs. 0: none do. Default 16,384. */
+  readonly directBytesMin?: number;
+  /** Target: with fewer bytes in such slices, a transfer reads them as they lie. Default 131,072. */
+  readonly packedBytesMin?: number;
+  /** Source: chunks that it gathers at a time, for all its peers. 0: it packs nothing. Default 8. */
+  readonly slots?: number;
+  /** Source: bytes of such a chunk. Default 2 MiB. */
+  readonly slotBytes?: number;
+  /** Target: bytes of one read, about; a cancel waits for at most two. Default 8 MiB. */
+  readonly requestBytes?: number;
+  /** Target: how long to wait for a packed chunk before the rest is read as it lies. Default 1,000 ms. */
+  readonly packPatienceMs?: number;
+  /** Target: when a transfer has failed; its memory stays in doubt until it is quiet. 0: never. Default 0. */
+  readonly deadlineMs?: number;
+  /**
+   * Target: how long after a failure the connection is ended under reads that do not end, which makes them quiet. UCX
+   * 1.23 over TCP may abort the *peer's* process when that happens while it is stopped. 0: never. Default 0.
+   */
+  readonly stopAfterMs?: number;
+  /** Transfers begun and not yet taken by `takeChanged`. Default 65,536. */
+  readonly transfersMax?: number;
+}
+
+interface Bound {
+  readonly fallback: number;
+  readonly min: number;
+  readonly max: number;
+}
+
+const bounds = {
+  directBytesMin: { fallback: 16_384, min: 0, max: 2 ** 40 },
+  packedBytesMin: { fallback: 131_072, min: 0, max: 2 ** 40 },
+  slots: { fallback: 8, min: 0, max: 1024 },
+  slotBytes: { fallback: 2 << 20, min: 4096, max: 2 ** 30 },
+  requestBytes: { fallback: 8 << 20, min: 4096, max: 2 ** 40 },
+  packPatienceMs: { fallback: 1_000, min: 1, max: 600_000 },
+  deadlineMs: { fallback: 0, min: 0, max: 86_400_000 },
+  stopAfterMs: { fallback: 0, min: 0, max: 86_400_000 },
+  transfersMax: { fallback: 65_536, min: 1, max: 1_048_576 },
+} as const satisfies Record<string, Bound>;
+
+/** Pulls from the memory of another process, wherever UCX reaches it. */
+export class NixlTransport implements Transport {
+  readonly name = 'nixl';
+  readonly capabilities: TransportCapabilities = {
+    direction: 'pull',
+    memoryKinds: ['host'],
+    provesQuietOnCancel: false,
+    detectsLateReads: false,
+  };
+  private readonly nixl: NativeNixl;
+  private readonly links = new Map<string, NixlLink>();
+  /** Not final, or not yet taken. */
+  private readonly transfers = new Map<number, NixlTransfer>();
+  /** Reported as failed while their memory was in doubt. */
+  private readonly doubtful = new Set<NixlTransfer>();
+  private readonly stopListening: () => void;
+  private wakeListener: (() => void) | null = null;
+  /** A wake-up came while nobody listened; there is no other before the rings are looked at. */
+  private wakeMissed = false;
+  private settled: TransferHandle[] = [];
+  private granted: NativeNixlGrant | null = null;
+  private regionCount = 0;
+  private opened: Promise<void> | null = null;
+  private closing: Promise<void> | null = null;
+
+  /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
+  constructor(options: NixlTransportOptions = {}) {
+    const value = (name: keyof typeof bounds): number => boundedOption(name, options[name], bounds[name]);
+    const tuning = Float64Array.of(
+      value('directBytesMin'),
+      value('packedBytesMin'),
+      value('requestBytes'),
+      value('packPatienceMs'),
+      value('deadlineMs'),
+      value('stopAfterMs'),
+    );
+    const libraries = options.libraries ?? nixlCandidates();
+    this.nixl = native(() =>
+      addon().nixlOpen(
+        libraries.join('\n'),
+        // No two agents of a fabric may have one name; a restarted process is another agent.
+        `state-handoff-${randomUUID()}`,
+        options.exports ?? true,
+        value('slots'),
+        value('slotBytes'),
+        tuning,
+        value('transfersMax'),
+      ),
+    );
+    this.stopListening = onNativeWake(() => this.wake());
+  }
+
+  get onWake(): (() => void) | null {
+    return this.wakeListener;
+  }
+
+  set onWake(listener: (() => void) | null) {
+    this.wakeListener = listener;
+    if (listener !== null && this.wakeMissed) queueMicrotask(() => this.wake());
+  }
+
+  register(region: Region): number {
+    this.requireOpen();
+    if (region.kind !== 'host' || region.native === null) {
+      throw argumentError(
+        'region',
+        'a host region of allocateHostRegion',
+        region.native === null ? 'plain memory' : region.kind,
+      );
+    }
+    const index = native(() => addon().nixlRegister(this.nixl, region.native as object));
+    this.regionCount = index + 1;
+    return index;
+  }
+
+  /** @throws (rejects) `TRANSPORT_UNAVAILABLE` without a usable NIXL, `NATIVE_SYSTEM`, `NOT_SET_UP` without a region */
+  open(): Promise<void> {
+    this.requireOpen();
+    if (this.regionCount === 0) {
+      return Promise.reject(
+        new HandoffError('NOT_SET_UP', 'the nixl transport does not open before a region is registered'),
+      );
+    }
+    this.opened ??= this.start();
+    return this.opened;
+  }
+
+  /** @throws `NOT_SET_UP` before `open` has resolved */
+  grant(): JsonObject {
+    this.requireOpen();
+    const { metadata, ranges, staging } = this.requireGranted();
+    const regions = Array.from({ length: ranges.length / 4 }, (_, index) => ({
+      address: ranges[4 * index] as bigint,
+      bytes: ranges[4 * index + 1] as bigint,
+      kind: ranges[4 * index + 2] === 0n ? ('host' as const) : ('cuda' as const),
+      device: Number(ranges[4 * index + 3]),
+    }));
+    const [address = 0n, slots = 0n, slotBytes = 0n] = staging;
+    return encodeNixlGrant({
+      metadata: metadata.length === 0 ? null : metadata,
+      regions,
+      staging: slots === 0n ? null : { address, slots: Number(slots), slotBytes: Number(slotBytes) },
+    });
+  }
+
+  /** The library that was loaded. @throws `NOT_SET_UP` before `open` has resolved */
+  get library(): string {
+    return this.requireGranted().library;
+  }
+
+  /** Numbers for tests and for `doctor`. */
+  get counters(): NativeNixlCounters {
+    return native(() => addon().nixlCounters(this.nixl));
+  }
+
+  connect(grant: JsonValue): Peer {
+    this.requireOpen();
+    this.requireGranted();
+    let decoded: NixlGrant;
+    try {
+      decoded = decodeNixlGrant(grant);
+    } catch (error) {
+      return new NixlPeer(this, NixlLink.failed(fromNative(error)), (failed) => this.release(failed));
+    }
+    const key = JSON.stringify(encodeNixlGrant(decoded));
+    let link = this.links.get(key);
+    if (link === undefined || link.status() === 'failed') {
+      link = NixlLink.open(this.nixl, decoded);
+      this.links.set(key, link);
+    }
+    return new NixlPeer(this, link, (unused) => this.release(unused));
+  }
+
+  begin(request: TransferRequest, peer: Peer): TransferHandle {
+    this.requireOpen();
+    if (!(peer instanceof NixlPeer) || peer.transport !== this) {
+      throw argumentError('peer', 'a peer that this transport connected', peer);
+    }
+    if (request.programs.length === 0) return this.settle(SettledTransfer.done());
+    const failure = peer.error;
+    if (failure !== null) return this.settle(SettledTransfer.failed(failure.code, failure.message, failure));
+    const { rectangles, tables, rows } = encodePrograms(request.programs);
+    try {
+      const id = addon().nixlBegin(this.nixl, peer.link.id, rectangles, tables, rows);
+      const transfer = new NixlTransfer(this.nixl, id);
+      this.transfers.set(id, transfer);
+      return transfer;
+    } catch (error) {
+      const failed = fromNative(error);
+      if (failed.code !== 'NATIVE_LIMIT' && failed.code !== 'NATIVE_SYSTEM') throw failed;
+      return this.settle(SettledTransfer.failed(failed.code, failed.message, failed));
+    }
+  }
+
+  takeChanged(): readonly TransferHandle[] {
+    const changed = this.settled;
+    this.settled = [];
+    for (const transfer of this.doubtful) {
+      transfer.poll();
+      if (!transfer.isFinal) continue;
+      this.doubtful.delete(transfer);
+      this.forget(transfer);
+      changed.push(transfer);
+    }
+    for (const id of native(() => addon().nixlTake(this.nixl))) {
+      const transfer = this.transfers.get(id);
+      if (transfer === undefined) continue;
+      transfer.poll();
+      if (transfer.isFinal) this.forget(transfer);
+      else this.doubtful.add(transfer);
+      changed.push(transfer);
+    }
+    return changed;
+  }
+
+  /** Ends every connection, which proves all transfers quiet; refuses while one is under way that nobody cancelled. */
+  close(): Promise<void> {
+    if (this.closing !== null) return this.closing;
+    for (const transfer of this.transfers.values()) {
+      if (transfer.poll() === 'active' && !transfer.cancelling) {
+        return Promise.reject(
+          new HandoffError(
+            'MEMORY_IN_DOUBT',
+            'the nixl transport does not close because transfers are under way; cancel them first',
+            { targetSafe: false },
+          ),
+        );
+      }
+    }
+    this.closing = this.stop();
+    return this.closing;
+  }
+
+  /** Asks now and then: unlike a wake-up, a timer keeps a process alive that waits for nothing else. */
+  private async start(): Promise<void> {
+    native(() => addon().nixlStart(this.nixl));
+    let readiness = native(() => addon().nixlReadiness(this.nixl));
+    while (readiness === 0 && this.closing === null) {
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      readiness = native(() => addon().nixlReadiness(this.nixl));
+    }
+    this.requireOpen();
+    if (readiness === 2) throw fromNative(native(() => addon().nixlStartError(this.nixl)));
+    this.granted = native(() => addon().nixlGrant(this.nixl));
+  }
+
+  private async stop(): Promise<void> {
+    for (const link of this.links.values()) link.disconnect();
+    this.links.clear();
+    addon().nixlClose(this.nixl);
+    while (!addon().nixlQuiet(this.nixl)) await new Promise((resolve) => setTimeout(resolve, 1));
+    for (const transfer of this.transfers.values()) transfer.poll();
+    this.stopListening();
+  }
+
+  private forget(transfer: NixlTransfer): void {
+    this.transfers.delete(transfer.id);
+    native(() => addon().nixlForget(this.nixl, transfer.id));
+  }
+
+  /** Drops a link that nobody uses. */
+  private release(link: NixlLink): void {
+    if (this.closing === null) link.disconnect();
+    for (const [key, known] of this.links) {
+      if (known === link) this.links.delete(key);
+    }
+  }
+
+  private wake(): void {
+    this.wakeMissed = this.wakeListener === null;
+    this.wakeListener?.();
+  }
+
+  private settle(transfer: SettledTransfer): SettledTransfer {
+    this.settled.push(transfer);
+    if (this.settled.length === 1) queueMicrotask(() => this.wake());
+    return transfer;
+  }
+
+  private requireGranted(): NativeNixlGrant {
+    if (this.granted === null) {
+      throw new HandoffError('NOT_SET_UP', 'the nixl transport is not open; call open() and wait for it');
+    }
+    return this.granted;
+  }
+
+  private requireOpen(): void {
+    if (this.closing !== null) throw new HandoffError('CLOSED', 'the nixl transport is closed');
+  }
+}
+
+function boundedOption(name: string, value: number | undefined, { fallback, min, max }: Bound): number {
+  if (value === undefined) return fallback;
+  if (Number.isInteger(value) && value >= min && value <= max) return value;
+  throw argumentError(`options.${name}`, `an integer from ${min} to ${max}`, value);
+}
