@@ -90,9 +90,11 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /**
    * Builds transports and describes this rank. Collective: every rank of the group calls it once.
    *
-   * @param backend - `auto`, a name, a transport, or an order of them, preferred first
+   * @param backend - `auto`, a name, a transport, or an order of them, preferred first; each pair of ranks uses the first
+   *   that both have and that reaches from one to the other. What this machine lacks is left out, unless it was asked for
+   *   by itself.
    * @throws (rejects) `ENGINE_CONTEXT_INVALID`, `PREFIX_CACHING_REQUIRED`, `SSM_CACHE_ON_DECODE`, `ARGUMENT_INVALID`,
-   *   `ALREADY_SET_UP`, `INCOMPATIBLE`; a later call may try again
+   *   `ALREADY_SET_UP`, `INCOMPATIBLE`, `NO_TRANSPORT`, `TRANSPORT_UNAVAILABLE`; a later call may try again
    */
   async setupKvTransfer(role: Role, backend: Backend = 'auto', options: SetupOptions = {}): Promise<void> {
     if (this.state !== 'new') {
@@ -109,14 +111,15 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     this.state = 'settingUp';
     const transports: Transport[] = [];
     try {
-      transports.push(...buildTransports(backend, this.engine));
+      const built = await buildTransports(backend, this.engine, role);
+      transports.push(...built.open.map(({ transport }) => transport));
       const description = await describeRanks(this.engine, role, carrier, transports, this.options, group);
       if (this.isClosed()) throw new HandoffError('CLOSED', 'this StateHandoff was closed while it was being set up');
       this.running = startRunning({
         role,
         context: this.engine,
         options: this.options,
-        transports,
+        built,
         description,
         group,
         carrier,

@@ -31,7 +31,7 @@ export interface DemoOptions {
 }
 
 const kinds: readonly ModelKind[] = ['attention', 'hybrid', 'moe'];
-const transports = ['host'];
+const transports = ['host', 'nixl', 'auto'];
 
 export const help = `state-handoff demo: a router, a prefill process and a decode process on this machine
 
@@ -44,7 +44,7 @@ usage: npm run demo -- [flags]
   --block-size N      tokens per block, 2 to 256; default 16
   --tokens N          tokens to generate a request, 2 to 256; default 24
   --seed N            of the model's weights, 0 to 4294967295; default 1
-  --transport NAME    ${transports.join(' or ')}; default host
+  --transport NAME    ${transports.join(', ')}; default host
   --prompt TEXT       run this prompt instead of the scenario; may be repeated
   --prompt-file FILE  run the text of this file instead of the scenario; may be repeated
   --json              print the result as JSON, and progress to standard error

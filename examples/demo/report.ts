@@ -13,6 +13,8 @@ export interface Row {
   readonly movedBlocks: number;
   readonly movedBytes: number;
   readonly transferMs: number | null;
+  /** What moved the bytes; null when nothing moved. */
+  readonly transport: string | null;
   readonly megabytesPerSecond: number | null;
   readonly timeToFirstTokenMs: number | null;
   readonly interTokenMs: number | null;
@@ -92,6 +94,7 @@ function rowOf(seen: Observation): Row {
     movedBlocks: seen.movedBlocks,
     movedBytes,
     transferMs,
+    transport: movedBytes === 0 ? null : (landed?.transport ?? null),
     megabytesPerSecond: transferMs === null || movedBytes === 0 ? null : movedBytes / 1e3 / transferMs,
     timeToFirstTokenMs: seen.timeToFirstToken,
     interTokenMs: seen.interTokenLatency,
@@ -169,9 +172,17 @@ export function linesOf(report: ModelReport): string[] {
     '',
     ...lines.map(print),
     '',
+    `moved by: ${moversOf(report).join(', ')}`,
     `memory back at the end: prefill ${report.memory.prefill}, decode ${report.memory.decode}`,
     ...wrong,
   ];
+}
+
+/** Each transport that moved something, with how many requests it moved. */
+function moversOf({ rows }: ModelReport): string[] {
+  const movers = new Map<string, number>();
+  for (const { transport } of rows) if (transport !== null) movers.set(transport, (movers.get(transport) ?? 0) + 1);
+  return [...movers].map(([name, requests]) => `the ${name} transport (${requests} requests)`);
 }
 
 export const legend = [

@@ -1,54 +1,113 @@
-/** From what `setupKvTransfer` was asked for to transports with the engine's regions registered. */
+/** From what `setupKvTransfer` was asked for to transports with the engine's regions registered, opened and granting. */
 import type { EngineContext } from '../engine-context.js';
-import { argumentError } from '../errors.js';
+import { argumentError, HandoffError, isHandoffError, type HandoffErrorCode } from '../errors.js';
 import type { Generations } from '../memory/generations.js';
-import type { HostTransportOptions } from '../transfer/transports/host.js';
 import { shippedTransports } from '../transfer/transports/shipped.js';
-import { orderTransports } from '../transfer/transport-registry.js';
+import { orderTransports, type OpenTransport, type TransportSetting } from '../transfer/transport-registry.js';
 import type { Transport } from '../transfer/transport.js';
+import type { Role } from './check-context.js';
 
 /** `auto`, a name, a transport of one's own, or an order of names and transports, preferred first. */
 export type Backend = 'auto' | (string & {}) | Transport | readonly (string | Transport)[];
 
-/** @throws `ARGUMENT_INVALID` for an unknown name; what a transport throws when it is built or refuses a region */
-export function buildTransports(backend: Backend, context: EngineContext): Transport[] {
+/** What this end has to offer, preferred first. */
+export interface BuiltTransports {
+  readonly open: readonly OpenTransport[];
+  /** By name, why a wanted transport cannot be used on this machine. */
+  readonly missing: Readonly<Record<string, string>>;
+}
+
+/** What a machine may lack; with another choice left, such a transport is left out. Anything else is a mistake. */
+const lacking: ReadonlySet<HandoffErrorCode> = new Set([
+  'TRANSPORT_UNAVAILABLE',
+  'NATIVE_UNAVAILABLE',
+  'NATIVE_SYSTEM',
+]);
+
+/**
+ * Builds, registers and opens in order. With `auto` or a list, what this machine cannot use is left out with a reason.
+ *
+ * @throws (rejects) `ARGUMENT_INVALID` for an unknown name; `NO_TRANSPORT` when nothing in the list can be used here;
+ *   what a transport throws when it is built, refuses a region or cannot be opened, for one that was asked for by itself
+ */
+export async function buildTransports(backend: Backend, context: EngineContext, role: Role): Promise<BuiltTransports> {
   const wanted = backend === 'auto' ? shippedTransports.map(({ name }) => name) : isList(backend) ? backend : [backend];
   if (wanted.length === 0) throw argumentError('backend', 'at least one transport', wanted);
+  const setting = settingOf(context, role);
+  const entries = wanted.map((each, index) => entryOf(each, index, setting));
   const built: Transport[] = [];
+  const open: OpenTransport[] = [];
+  const missing: Record<string, string> = {};
   try {
-    for (const [index, each] of wanted.entries()) {
-      const transport = typeof each === 'string' ? createByName(each, context) : each;
-      if (typeof (transport as Partial<Transport>).begin !== 'function') {
-        throw argumentError(`backend[${index}]`, 'a transport or the name of one', each);
+    for (const { name, create, whyNot } of entries) {
+      try {
+        const transport = create();
+        built.push(transport);
+        requireMemoryKinds(transport, context);
+        for (const region of context.regions) transport.register(region);
+        await transport.open?.();
+        open.push({ transport, grant: transport.grant(), whyNot });
+      } catch (error) {
+        if (entries.length === 1 || !isHandoffError(error) || !lacking.has(error.code)) throw error;
+        missing[name] = error.message;
+        await built.pop()?.close();
       }
-      built.push(transport);
-      for (const region of context.regions) transport.register(region);
     }
+    if (open.length === 0) {
+      const tried = Object.entries(missing).map(([name, reason]) => `${name} (${reason})`);
+      throw new HandoffError('NO_TRANSPORT', `no transport that this machine can use: ${tried.join(', ')}`, {
+        details: { reasons: missing },
+      });
+    }
+    return { open, missing };
   } catch (error) {
     // The first error is what counts; a transport that never registered anything has nothing in doubt.
     for (const transport of built) void transport.close().catch(() => undefined);
     throw error;
   }
-  return built;
+}
+
+interface Wanted {
+  readonly name: string;
+  readonly create: () => Transport;
+  readonly whyNot: OpenTransport['whyNot'];
+}
+
+function entryOf(each: string | Transport, index: number, setting: TransportSetting): Wanted {
+  if (typeof each === 'string') {
+    const name = each.toLowerCase().replaceAll('_', '-');
+    const entry = orderTransports(shippedTransports, [name])[0] as (typeof shippedTransports)[number];
+    return { name, create: () => entry.create(setting), whyNot: (local, peer) => entry.whyNot(local, peer) };
+  }
+  if (typeof (each as Partial<Transport> | null)?.begin !== 'function') {
+    throw argumentError(`backend[${index}]`, 'a transport or the name of one', each);
+  }
+  // A transport of the user's own says nothing about peers beforehand; connecting tells.
+  return { name: each.name, create: () => each, whyNot: () => null };
 }
 
 function isList(backend: Backend): backend is readonly (string | Transport)[] {
   return Array.isArray(backend);
 }
 
-function createByName(given: string, context: EngineContext): Transport {
-  const name = given.toLowerCase().replaceAll('_', '-');
-  const [entry] = orderTransports(shippedTransports, [name]) as typeof shippedTransports;
-  return entry.create(hostOptions(context));
+/** @throws `TRANSPORT_UNAVAILABLE` for a transport that does not move the kind of memory that a region lies in */
+function requireMemoryKinds({ name, capabilities }: Transport, { regions }: EngineContext): void {
+  const strange = regions.find(({ kind }) => capabilities?.memoryKinds?.includes(kind) === false);
+  if (strange === undefined) return;
+  throw new HandoffError(
+    'TRANSPORT_UNAVAILABLE',
+    `the ${name} transport moves ${capabilities.memoryKinds.join(' and ')} memory, and the engine has a region of ${strange.kind} memory`,
+  );
 }
 
 /** Our own pools carry generations; an allocator of the engine's own may too. Blocks and slots both, or neither. */
-function hostOptions({ blocks, slots }: EngineContext): HostTransportOptions {
+function settingOf({ blocks, slots }: EngineContext, role: Role): TransportSetting {
+  const exports = role === 'prefill';
   const blockGenerations = generationsOf(blocks);
   const slotGenerations = generationsOf(slots);
-  if (blockGenerations === null) return {};
-  if (slots === null) return { blockGenerations };
-  return slotGenerations === null ? {} : { blockGenerations, slotGenerations };
+  if (blockGenerations === null) return { exports };
+  if (slots === null) return { exports, blockGenerations };
+  return slotGenerations === null ? { exports } : { exports, blockGenerations, slotGenerations };
 }
 
 /** The generations of an allocator that keeps some under that name, as ours do. */

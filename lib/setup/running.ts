@@ -21,6 +21,8 @@ import { parseInstanceMeta } from '../transfer/peer-description.js';
 import { pushDuties, type Balance } from '../transfer/peer-pairing.js';
 import { PeerPlans } from '../transfer/peer-plans.js';
 import type { Transport } from '../transfer/transport.js';
+import { TransportChoice } from '../transfer/transport-registry.js';
+import type { BuiltTransports } from './build-transports.js';
 import type { Role } from './check-context.js';
 import { ssmLayers, type InstanceDescription } from './instance-description.js';
 import { startImport, startPush, transportTraits, type StartDependencies } from './start-transfers.js';
@@ -38,7 +40,7 @@ export interface RunningInput {
   readonly role: Role;
   readonly context: EngineContext;
   readonly options: CompiledOptions;
-  readonly transports: readonly Transport[];
+  readonly built: BuiltTransports;
   readonly description: InstanceDescription;
   readonly group: RankGroup | null;
   readonly carrier: LogCarrier;
@@ -51,7 +53,8 @@ type Shared = StartDependencies &
   Pick<Running, 'context' | 'options' | 'log' | 'group' | 'metrics'> & { readonly transfers: Transfers };
 
 export function startRunning(input: RunningInput): Running {
-  const { role, context, options, transports, description, group, carrier, notices, balance } = input;
+  const { role, context, options, built, description, group, carrier, notices, balance } = input;
+  const transports = built.open.map(({ transport }) => transport);
   const apply = (record: LogRecord, index: number): void => {
     try {
       context.blocks.setClock(index);
@@ -70,7 +73,7 @@ export function startRunning(input: RunningInput): Running {
     group,
     metrics: new Metrics({ role, instance: options.instance, rank: log.rank }),
     transfers: new Transfers(() => transports),
-    plans: peerPlans(role, context, transports, description, options, balance),
+    plans: peerPlans(role, context, built, description, options, balance),
     peers: new PeerDescriptorCache(),
     handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
     warn: (message, error) => notices.tell('warning', { message, error }),
@@ -83,15 +86,20 @@ export function startRunning(input: RunningInput): Running {
 function peerPlans(
   role: Role,
   { kv, ssm }: EngineContext,
-  transports: readonly Transport[],
+  { open, missing }: BuiltTransports,
   { instanceMeta }: InstanceDescription,
   { clock, deadlines }: CompiledOptions,
   balance: Balance,
 ): PeerPlans {
   const patience = { now: () => clock.now(), connectMs: deadlines.handshakeMs };
-  if (role === 'decode') return new PeerPlans({ kv, ssm }, transports, 'pull', undefined, undefined, patience, balance);
+  if (role === 'decode') {
+    const choice = new TransportChoice(open, missing);
+    return new PeerPlans({ kv, ssm }, choice, 'pull', undefined, undefined, patience, balance);
+  }
   const duties = pushDuties(parseInstanceMeta(instanceMeta, 'this instance'), kv.layout.globalRank);
-  return new PeerPlans({ kv, ssm }, transports, 'push-source', undefined, duties, patience);
+  // What decode pulls over another transport is not ours to push.
+  const choice = new TransportChoice(open, missing, ({ beginPush }) => beginPush !== undefined);
+  return new PeerPlans({ kv, ssm }, choice, 'push-source', undefined, duties, patience);
 }
 
 function decodeSide(shared: Shared, notices: Notices, description: InstanceDescription): DecodeSide {

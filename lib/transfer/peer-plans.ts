@@ -18,6 +18,7 @@ import {
 } from './peer-pairing.js';
 import { pairBlocks, programOver, type RowShare } from './program-table.js';
 import type { Peer, SourceGenerations, Transport } from './transport.js';
+import type { TransportChoice } from './transport-registry.js';
 
 /** A peer rank's part of one request. */
 export interface PeerShare {
@@ -65,7 +66,7 @@ export class PeerPlans {
 
   constructor(
     private readonly own: OwnState,
-    private readonly transports: readonly Transport[],
+    private readonly transports: TransportChoice,
     private readonly direction: 'pull' | 'push-source' = 'pull',
     private readonly maxConnections = 1024,
     /** A push: what this rank sends; a replica that another rank stands for sends nothing. */
@@ -108,21 +109,9 @@ export class PeerPlans {
     return this.direction === 'pull' ? `${handoff}:${other}>${own}` : `${handoff}:${own}>${other}`;
   }
 
-  /** The first transport that this side has and the peer offers, or null. */
+  /** The first transport of this side that the peer can use too, or null. */
   findTransport(rank: PeerRank): Transport | null {
-    return this.transports.find(({ name }) => Object.hasOwn(rank.transports, name)) ?? null;
-  }
-
-  private requireTransport(rank: PeerRank): Transport {
-    const transport = this.findTransport(rank);
-    if (transport !== null) return transport;
-    const ours = this.transports.map(({ name }) => name);
-    const theirs = Object.keys(rank.transports);
-    throw new HandoffError(
-      'NO_TRANSPORT',
-      `no transport that both ends can use: this side has ${ours.join(', ') || 'none'}, the peer offers ${theirs.join(', ') || 'none'}`,
-      { details: { ours, theirs } },
-    );
+    return this.transports.find(rank.transports);
   }
 
   /** Drops connections; nothing may be in flight on them. */
@@ -156,7 +145,7 @@ export class PeerPlans {
       return known;
     }
     known?.peer.close();
-    const transport = this.requireTransport(rank);
+    const transport = this.transports.require(rank.transports);
     this.makeRoom();
     const connection = { transport, peer: connectTo(transport, rank), openedAt: this.patience.now(), users: 0 };
     this.connections.set(rank.key, connection);

@@ -8,12 +8,27 @@
 import { argumentError, HandoffError } from '../errors.js';
 import type { Transport, TransportGrant } from './transport.js';
 
+/** What a transport is told about the engine that it is built for. */
+export interface TransportSetting {
+  /** Whether peers read this side's regions: a prefill engine's. */
+  readonly exports: boolean;
+  /** The engine's block and slot generations, where its allocators keep some. */
+  readonly blockGenerations?: NativeCounted;
+  readonly slotGenerations?: NativeCounted;
+}
+
+/** Generations as a transport takes them: the addon's object, and how many there are. */
+export interface NativeCounted {
+  readonly native: object;
+  readonly count: number;
+}
+
 /** A transport by name, for a table of preferences. */
-export interface TransportEntry<Options = never> {
+export interface TransportEntry {
   /** Unique in a table; the key of its grants. */
   readonly name: string;
   /** Builds a transport. @throws what the transport's constructor throws */
-  create(options: Options): Transport;
+  create(setting: TransportSetting): Transport;
   /**
    * Null when ends with these two grants can use it with each other; else why not, in a few words. Must not throw,
    * whatever a peer put into its grant.
@@ -59,8 +74,62 @@ export function selectTransport<Entry extends TransportEntry>(
     if (reason === null) return entry;
     reasons[entry.name] = reason;
   }
+  throw noTransport(reasons);
+}
+
+/** A transport that this end opened, with what it granted and how it judges a peer's grant. */
+export interface OpenTransport {
+  readonly transport: Transport;
+  readonly grant: TransportGrant;
+  /** Null when ends with these two grants can use it with each other; else why not. Must not throw. */
+  whyNot(local: TransportGrant, peer: TransportGrant): string | null;
+}
+
+/** The choice that one end has, peer by peer: of the transports it opened, preferred first, the first that fits. */
+export class TransportChoice {
+  /** By what the peer granted; the same object for the same peer. */
+  private readonly chosen = new WeakMap<Grants, OpenTransport | null>();
+
+  constructor(
+    private readonly open: readonly OpenTransport[],
+    /** By name, why a transport that was wanted is not among them. */
+    private readonly missing: Readonly<Record<string, string>> = {},
+    /** Which of them count. */
+    private readonly counts: (transport: Transport) => boolean = () => true,
+  ) {}
+
+  /** The first that both ends can use, or null. */
+  find(peerGrants: Grants): Transport | null {
+    const known = this.chosen.get(peerGrants);
+    if (known !== undefined) return known?.transport ?? null;
+    const found = this.open.find((each) => this.whyNot(each, peerGrants) === null) ?? null;
+    this.chosen.set(peerGrants, found);
+    return found?.transport ?? null;
+  }
+
+  /** @throws `NO_TRANSPORT`, whose message and `details.reasons` say for each transport why not */
+  require(peerGrants: Grants): Transport {
+    const found = this.find(peerGrants);
+    if (found !== null) return found;
+    const reasons: Record<string, string> = { ...this.missing };
+    for (const each of this.open) reasons[each.transport.name] = this.whyNot(each, peerGrants) ?? '';
+    for (const name of Object.keys(peerGrants)) {
+      if (!Object.hasOwn(reasons, name)) reasons[name] = 'only the peer has it';
+    }
+    throw noTransport(reasons);
+  }
+
+  private whyNot({ transport, grant, whyNot: judge }: OpenTransport, peerGrants: Grants): string | null {
+    const { name } = transport;
+    if (!Object.hasOwn(peerGrants, name)) return 'the peer does not have it';
+    if (!this.counts(transport)) return 'it is read by its peers and does not push';
+    return judge(grant, peerGrants[name] as TransportGrant);
+  }
+}
+
+function noTransport(reasons: Readonly<Record<string, string>>): HandoffError {
   const tried = Object.entries(reasons).map(([name, reason]) => `${name} (${reason})`);
-  throw new HandoffError(
+  return new HandoffError(
     'NO_TRANSPORT',
     `no transport that both ends can use: ${tried.length === 0 ? 'the order is empty' : tried.join(', ')}`,
     { details: { reasons } },

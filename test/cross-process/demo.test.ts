@@ -288,7 +288,7 @@ describe('flags', () => {
     [['--seed', '-1'], '--seed: expected an integer in [0, 4294967295], got "-1"'],
     [['--seed=4294967296'], '--seed: expected an integer in [0, 4294967295], got "4294967296"'],
     [['--model', 'gpt'], '--model: expected one of attention, hybrid, moe, got "gpt"'],
-    [['--transport', 'carrier-pigeon'], `--transport: expected 'host', got "carrier-pigeon"`],
+    [['--transport', 'carrier-pigeon'], `--transport: expected one of host, nixl, auto, got "carrier-pigeon"`],
     [['--model'], '--model: expected a value, got "nothing"'],
     [['--model', '--json'], '--model: expected a value, got "--json"'],
     [['--json=yes'], '--json: expected no value, got "yes"'],

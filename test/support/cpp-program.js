@@ -15,7 +15,7 @@ function filesIn(folder, pattern) {
 
 /** Sources of the host data plane, as the addon builds them. */
 function dataPlaneSources() {
-  return [...filesIn('cuda/core', /\.cc$/), ...filesIn('cuda/transport', /^host_.*\.cc$/)];
+  return [...filesIn('cuda/core', /\.cc$/), ...filesIn('cuda/transport', /^(?:host_.*|nixl_pack_message)\.cc$/)];
 }
 
 /**

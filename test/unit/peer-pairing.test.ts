@@ -10,6 +10,7 @@ import { programBytes } from '../../lib/transfer/copy-program.js';
 import { planPull, pushDuties, type OwnState, type PeerRank } from '../../lib/transfer/peer-pairing.js';
 import { PeerPlans } from '../../lib/transfer/peer-plans.js';
 import type { Peer, Transport } from '../../lib/transfer/transport.js';
+import { choiceOf } from '../support/transport-choice.js';
 
 const model = { numLayersGlobal: 4, numKvHeadsGlobal: 2, headDim: 8 };
 
@@ -90,13 +91,13 @@ describe('replicas', () => {
   const ranks = tensorRanks(8);
 
   test('the first stands for all', () => {
-    const [first, second] = rowsRead(new PeerPlans(rank(0), [fakeTransport()]), ranks, [1, 2, 3], [4, 5, 6]);
+    const [first, second] = rowsRead(new PeerPlans(rank(0), choiceOf(fakeTransport())), ranks, [1, 2, 3], [4, 5, 6]);
     expect([first!.tag, second!.tag]).toEqual(['h:0>0', 'h:4>0']);
     expect([first!.rows, second!.rows]).toEqual([[[[0, 3]]], [[[0, 3]]]]);
   });
 
   test.each([0, 1, 2, 3])('spread: target rank %i reads a share of the blocks from each', (globalRank) => {
-    const plans = new PeerPlans(rank(globalRank), [fakeTransport()], 'pull', 9, undefined, undefined, 'spread');
+    const plans = new PeerPlans(rank(globalRank), choiceOf(fakeTransport()), 'pull', 9, undefined, undefined, 'spread');
     const read = rowsRead(plans, ranks, [1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 2, 1]);
     expect(read).toHaveLength(8);
     for (const shard of [read.slice(0, 4), read.slice(4)]) {
@@ -118,7 +119,7 @@ describe('replicas', () => {
   });
 
   test('a push follows the first replica whatever the target asks for', () => {
-    const plans = new PeerPlans(rank(0), [fakeTransport('push')], 'pull', 9, undefined, undefined, 'spread');
+    const plans = new PeerPlans(rank(0), choiceOf(fakeTransport('push')), 'pull', 9, undefined, undefined, 'spread');
     expect(rowsRead(plans, ranks, [1, 2], [1, 2]).map(({ tag }) => tag)).toEqual(['h:0>0', 'h:4>0']);
     expect(ranks.map((_, index) => pushDuties(ranks, index).kv)).toEqual([
       true,
@@ -147,7 +148,7 @@ describe('blocks of unlike sizes', () => {
   ])(
     'from %i tokens a block to %i: blocks %j to %j but for %i',
     (sourceTokens, targetTokens, source, target, skip, tokens, blocks) => {
-      const plans = new PeerPlans(rank(0, { tokens: targetTokens }), [fakeTransport()]);
+      const plans = new PeerPlans(rank(0, { tokens: targetTokens }), choiceOf(fakeTransport()));
       const read = rowsRead(plans, [rank(0, { tokens: sourceTokens })], source, target, skip);
       expect(read.map((leg) => [leg.bytes, leg.blocks])).toEqual(
         blocks === null ? [] : [[tokens * bytesPerToken, blocks]],
@@ -158,8 +159,8 @@ describe('blocks of unlike sizes', () => {
   test('a push refuses them on both ends', () => {
     const [own, peer] = [rank(0, { tokens: 4 }), rank(0, { tokens: 8 })];
     for (const plans of [
-      new PeerPlans(own, [fakeTransport('push')]),
-      new PeerPlans(own, [fakeTransport('push')], 'push-source'),
+      new PeerPlans(own, choiceOf(fakeTransport('push'))),
+      new PeerPlans(own, choiceOf(fakeTransport('push')), 'push-source'),
     ]) {
       expect(() => rowsRead(plans, [peer], [1], [1])).toThrow(
         expect.objectContaining({ code: 'INCOMPATIBLE', message: expect.stringContaining('blocks of one size') }),

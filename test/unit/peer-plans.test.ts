@@ -9,6 +9,7 @@ import { programBytes } from '../../lib/transfer/copy-program.js';
 import type { PeerRank } from '../../lib/transfer/peer-pairing.js';
 import { PeerPlans, type MoveRequest } from '../../lib/transfer/peer-plans.js';
 import type { Peer, PeerStatus, Transport } from '../../lib/transfer/transport.js';
+import { choiceOf } from '../support/transport-choice.js';
 
 class RememberedPeer implements Peer {
   now: PeerStatus = 'ready';
@@ -85,7 +86,7 @@ test.each([
   [1, 2],
 ])('a peer of TP %p PP %p: all bytes once, one leg a rank', (tp, pp) => {
   const fake = transport('fake');
-  const legs = new PeerPlans(own(), [fake]).legs(move(ranks(tp, pp)));
+  const legs = new PeerPlans(own(), choiceOf(fake)).legs(move(ranks(tp, pp)));
   expect(legs).toHaveLength(tp * pp);
   const bytes = legs
     .flatMap(({ request }) => request.programs)
@@ -97,13 +98,13 @@ test.each([
 
 test('of replicas one is read; a rank that shares nothing gets no leg and no connection', () => {
   const fake = transport('fake');
-  const legs = new PeerPlans(own(4, 3, 2), [fake]).legs(move(ranks(4, 1, { fake: 1 }, 'peer', 2)));
+  const legs = new PeerPlans(own(4, 3, 2), choiceOf(fake)).legs(move(ranks(4, 1, { fake: 1 }, 'peer', 2)));
   expect(legs.map(({ request }) => request.tag)).toEqual(['h:2>3']);
   expect(fake.peers.map(({ grant }) => grant)).toEqual(['peer/2']);
 });
 
 test('blocks that are here already are left out, generations with them', () => {
-  const plans = new PeerPlans(own(), [transport('fake')]);
+  const plans = new PeerPlans(own(), choiceOf(transport('fake')));
   const [leg] = plans.legs(move(ranks(1, 1), { skipBlocks: 2 }));
   expect(programBytes(leg!.request.programs[0]!)).toBe(blockBytes);
   expect(leg!.request.programs[0]!.tables[0]).toMatchObject({ source: Int32Array.of(7), target: Int32Array.of(2) });
@@ -127,28 +128,29 @@ test.each<[string, (peers: PeerRank[]) => PeerRank[]]>([
   ],
 ])('a peer that %s is INCOMPATIBLE and is not connected', (_name, change) => {
   const fake = transport('fake');
-  expect(codeOf(() => new PeerPlans(own(), [fake]).legs(move(change(ranks(2, 1)))))).toBe('INCOMPATIBLE');
+  expect(codeOf(() => new PeerPlans(own(), choiceOf(fake)).legs(move(change(ranks(2, 1)))))).toBe('INCOMPATIBLE');
   expect(fake.peers).toEqual([]);
 });
 
 test('no common transport says what each side has; inherited names are none', () => {
-  const plans = new PeerPlans(own(), [transport('fake'), transport('toString')]);
+  const plans = new PeerPlans(own(), choiceOf(transport('fake'), transport('toString')));
   expect(() => plans.legs(move(ranks(1, 1, { other: 1 })))).toThrow(
-    'no transport that both ends can use: this side has fake, toString, the peer offers other',
+    'no transport that both ends can use: fake (the peer does not have it), toString (the peer does not have it), ' +
+      'other (only the peer has it)',
   );
   expect(codeOf(() => plans.legs(move(ranks(1, 1, {}))))).toBe('NO_TRANSPORT');
 });
 
 test('the first of our transports that the peer offers is used', () => {
   const [first, second] = [transport('first'), transport('second')];
-  const plans = new PeerPlans(own(), [first, second]);
+  const plans = new PeerPlans(own(), choiceOf(first, second));
   expect(plans.legs(move(ranks(1, 1, { second: 1, first: 1 })))[0]!.transport).toBe(first);
   expect(plans.legs(move(ranks(1, 1, { second: 1 }, 'b')))[0]!.transport).toBe(second);
 });
 
 test('a connection is kept, a failed one is replaced, the oldest idle one goes when there are too many, close ends all', () => {
   const fake = transport('fake');
-  const plans = new PeerPlans(own(), [fake], 'pull', 2);
+  const plans = new PeerPlans(own(), choiceOf(fake), 'pull', 2);
   const use = (peers: readonly PeerRank[]): void => plans.legs(move(peers)).forEach((leg) => leg.release!());
   const [a, b, c] = ['a', 'b', 'c'].map((name) => ranks(1, 1, { fake: 1 }, name));
   use(a!);
@@ -172,7 +174,7 @@ test('a connection is kept, a failed one is replaced, the oldest idle one goes w
 
 test('a connection that a transfer uses is never closed to make room', () => {
   const fake = transport('fake');
-  const plans = new PeerPlans(own(), [fake], 'pull', 1);
+  const plans = new PeerPlans(own(), choiceOf(fake), 'pull', 1);
   const [held] = plans.legs(move(ranks(1, 1, { fake: 1 }, 'a')));
   const [other] = plans.legs(move(ranks(1, 1, { fake: 1 }, 'b')));
   expect([plans.connectionCount, fake.peers.map(({ closed }) => closed)]).toEqual([2, [0, 0]]);
@@ -185,7 +187,7 @@ test('a connection that a transfer uses is never closed to make room', () => {
 test('a connection that never comes up is connected again once it is late, also for those who wait for it', () => {
   const fake = transport('fake');
   let now = 1000;
-  const plans = new PeerPlans(own(), [fake], 'pull', 2, undefined, { now: () => now, connectMs: 10 });
+  const plans = new PeerPlans(own(), choiceOf(fake), 'pull', 2, undefined, { now: () => now, connectMs: 10 });
   const peers = ranks(1, 1);
   const [waiting] = plans.legs(move(peers));
   fake.peers[0]!.now = 'connecting';
@@ -210,6 +212,6 @@ test('a connection that never comes up is connected again once it is late, also 
 });
 
 test('a push goes to every rank that needs something, with the tag that the other end uses', () => {
-  const pushed = new PeerPlans(own(2, 1), [transport('fake')], 'push-source').legs(move(ranks(4, 1)));
+  const pushed = new PeerPlans(own(2, 1), choiceOf(transport('fake')), 'push-source').legs(move(ranks(4, 1)));
   expect(pushed.map(({ request }) => request.tag)).toEqual(['h:1>2', 'h:1>3']);
 });

@@ -1,23 +1,42 @@
 /** The transports that come with the SDK, as entries of a table, preferred first. */
 import { isHandoffError } from '../../errors.js';
 import type { TransportGrant } from '../transport.js';
-import type { TransportEntry } from '../transport-registry.js';
-import { HostTransport, requireThisMachine, type HostTransportOptions } from './host.js';
+import type { TransportEntry, TransportSetting } from '../transport-registry.js';
+import { HostTransport, requireThisMachine } from './host.js';
 import { decodeHostGrant } from './host-grant.js';
+import { NixlTransport } from './nixl.js';
+import { decodeNixlGrant } from './nixl-grant.js';
 
-export const hostTransportEntry: TransportEntry<HostTransportOptions | undefined> = {
+export const hostTransportEntry: TransportEntry = {
   name: 'host',
-  create: (options) => new HostTransport(options),
+  create: ({ blockGenerations, slotGenerations }: TransportSetting) =>
+    new HostTransport({
+      ...(blockGenerations === undefined ? {} : { blockGenerations }),
+      ...(slotGenerations === undefined ? {} : { slotGenerations }),
+    }),
+  whyNot: (_local: TransportGrant, peer: TransportGrant) => refusalOf(() => requireThisMachine(decodeHostGrant(peer))),
+};
+
+const nixlTransportEntry: TransportEntry = {
+  name: 'nixl',
+  create: ({ exports }: TransportSetting) => new NixlTransport({ exports }),
   whyNot(_local: TransportGrant, peer: TransportGrant): string | null {
-    try {
-      requireThisMachine(decodeHostGrant(peer));
-      return null;
-    } catch (error) {
-      if (isHandoffError(error)) return error.message;
-      throw error;
-    }
+    let grants = true;
+    const refusal = refusalOf(() => (grants = decodeNixlGrant(peer).metadata !== null));
+    return refusal ?? (grants ? null : 'the peer grants no memory over it');
   },
 };
 
 /** The table that `setupKvTransfer` orders by name. */
-export const shippedTransports = [hostTransportEntry] as const;
+export const shippedTransports = [hostTransportEntry, nixlTransportEntry] as const;
+
+/** Why a peer's grant is refused; null when it is not. */
+function refusalOf(look: () => void): string | null {
+  try {
+    look();
+    return null;
+  } catch (error) {
+    if (isHandoffError(error)) return error.message;
+    throw error;
+  }
+}
