@@ -1,74 +1,82 @@
 /**
- * The decode process: takes handoffs over, generates, and says when it has read the source. It tells the router what it
- * sees on the way: who waits for room, what was cached, what moved and how fast.
+ * A rank of a decode engine: takes handoffs over, generates, and says when it has read the source. It tells the router
+ * what it sees on the way: who waits for room, what was cached, what moved and how fast.
  */
-import { decodeTicket, isHandoffError, StateHandoff, type Fence } from 'state-handoff';
-import { Engine, type EngineMemory, type FinishedExtra } from '../engine/index.js';
-import { digestOf, engineOptions } from './engine-setting.js';
+import { decodeTicket, isHandoffError, type Fence } from 'state-handoff';
+import { Engine, type EngineOptions, type FinishedExtra } from '../engine/index.js';
+import { EngineRank } from './engine-rank.js';
+import { digestOf } from './engine-setting.js';
 import { ImportWatch } from './import-watch.js';
 import { decodeAnswers, decodeCommands, type EngineSetting, type Message } from './messages.js';
 import { remains } from './remains.js';
-import { SignOfLife } from './sign-of-life.js';
 import { openPort } from './worker-port.js';
 
 type HandoffCommand = Extract<Message<typeof decodeCommands>, { kind: 'handoff' }>;
 
-/** An engine that can say of a target that earlier work may still touch it, as one on a GPU would. */
+/** An engine that can say of some targets that earlier work may still touch them, as one on a GPU would. */
 class HoldingEngine extends Engine {
-  holdsTargets = false;
+  /** Whether these blocks are a target that is held; null: none is. */
+  holds: ((blocks: Int32Array) => boolean) | null = null;
 
   override targetQuiescent(blocks: Int32Array, slot: number | null): Fence | null {
-    return this.holdsTargets ? { isComplete: () => false } : super.targetQuiescent(blocks, slot);
+    if (this.holds === null) return super.targetQuiescent(blocks, slot);
+    const own = blocks.slice();
+    return { isComplete: () => this.holds?.(own) !== true };
   }
 }
 
 class DecodeWorker {
-  private readonly memory: EngineMemory;
-  private readonly engine: HoldingEngine;
-  private readonly handoff: StateHandoff;
+  /** Requests whose transfer is not to start. */
+  private readonly held = new Set<string>();
   private readonly watch: ImportWatch;
-  private readonly life: SignOfLife;
-  private next: { readonly isSoon: boolean; readonly cancel: () => void } | null = null;
-  private corrupts: boolean;
-  private isStopped = false;
 
-  constructor(
-    private readonly setting: EngineSetting,
+  private constructor(
+    private readonly rank: EngineRank<HoldingEngine>,
+    private corrupts: boolean,
     private readonly send: (message: Message<typeof decodeAnswers>) => void,
     private readonly fail: (error: unknown) => void,
   ) {
-    const options = engineOptions('decode', setting);
-    this.memory = options.memory;
-    this.corrupts = setting.corrupt;
-    this.life = new SignOfLife((tokens) => send({ kind: 'busy', tokens }));
-    this.engine = new HoldingEngine({
-      ...options,
-      onToken: ({ requestId, token, index }) => send({ kind: 'token', id: String(requestId), index, token }),
-    });
-    const handoff = new StateHandoff(this.engine, { instance: 'demo-decode' });
-    this.handoff = handoff;
-    this.watch = new ImportWatch(() => handoff.inspect().imports, send);
-    this.engine.attachHandoff(handoff);
+    const { handoff, isLeader } = rank;
+    this.watch = new ImportWatch(() => handoff.inspect().imports, send, isLeader);
+    handoff.on('engineFailed', fail);
+    if (!isLeader) return;
     handoff.on('handoffAdmitted', ({ requestId }) => send({ kind: 'admitted', id: String(requestId) }));
     handoff.on('kvReadDone', ({ requestId, source }) => {
       if (source !== null) send({ kind: 'readDone', id: String(requestId), handoff: source });
     });
-    handoff.on('engineFailed', fail);
-    handoff.on('wake', () => this.wake());
   }
 
-  async open(): Promise<void> {
-    await this.handoff.setupKvTransfer('decode', this.setting.transport);
-    this.send({ kind: 'ready', processId: process.pid, card: this.handoff.describeInstance() });
+  static async open(
+    setting: EngineSetting,
+    send: (message: Message<typeof decodeAnswers>) => void,
+    fail: (error: unknown) => void,
+  ): Promise<DecodeWorker> {
+    const onToken: NonNullable<EngineOptions['onToken']> = ({ requestId, token, index }) =>
+      send({ kind: 'token', id: String(requestId), index, token });
+    const build = (options: EngineOptions): HoldingEngine =>
+      new HoldingEngine(options.ranks?.place.isLeader === true ? { ...options, onToken } : options);
+    const parts: { worker: DecodeWorker | null } = { worker: null };
+    const onMoment = (moment: string): void => parts.worker?.look(moment);
+    const rank = await EngineRank.open('decode', setting, build, { onMoment });
+    parts.worker = new DecodeWorker(rank, setting.corrupt, send, fail);
+    return parts.worker;
+  }
+
+  async run(): Promise<void> {
+    const { rank, send } = this;
+    send({ kind: 'ready', processId: process.pid, card: rank.card });
+    await rank.run(
+      (tokens) => rank.isLeader && send({ kind: 'busy', tokens }),
+      () => send(remains(rank.handoff)),
+    );
   }
 
   take({ id, prompt, sampling, ticket, holdTransfer }: HandoffCommand): void {
     const { kvMeta, blockIds } = decodeTicket(ticket);
     const samplingParams = { ...sampling, temperature: 0, return_log_probs: true, skip_prompt_log_probs: true };
     this.watch.look();
-    this.engine.holdsTargets = holdTransfer;
-    const result = this.handoff.addRequestWithKvHandoff(id, prompt, samplingParams, kvMeta, blockIds);
-    this.engine.holdsTargets = false;
+    if (holdTransfer) this.hold(id);
+    const result = this.rank.handoff.addRequestWithKvHandoff(id, prompt, samplingParams, kvMeta, blockIds);
     result.then(
       ({ generatedTokens, generatedLogProbs, finishReason, extra }) => {
         const { logits, proposed, accepted } = (extra ?? { logits: [], proposed: 0, accepted: 0 }) as FinishedExtra;
@@ -84,64 +92,50 @@ class DecodeWorker {
         });
       },
       (error: unknown) => {
+        this.letGo(id);
         if (!isHandoffError(error)) return this.fail(error);
         this.send({ kind: 'failed', id, code: error.code, message: error.message });
       },
     );
     this.watch.look();
-    this.wake();
+    this.rank.wake();
   }
 
   abort(id: string): void {
-    this.handoff.abortKvHandoff(id);
-    this.wake();
+    this.rank.handoff.abortKvHandoff(id);
+    this.rank.wake();
   }
 
-  async stop(): Promise<void> {
-    this.isStopped = true;
-    this.next?.cancel();
-    this.send(remains(this.handoff));
-    await this.handoff.close({ force: true });
+  stop(): void {
+    this.rank.loop.end();
+    this.rank.wake();
   }
 
-  private wake(): void {
-    if (this.isStopped || this.next?.isSoon === true) return;
-    this.next?.cancel();
-    const timer = setImmediate(() => this.turn());
-    this.next = { isSoon: true, cancel: () => clearImmediate(timer) };
+  private hold(id: string): void {
+    this.held.add(id);
+    this.rank.engine.holds = (blocks) => this.isHeld(blocks);
   }
 
-  /** Bytes that land wake this process; a peer or a fence is looked at now and then. */
-  private wakeLater(): void {
-    if (this.isStopped || this.next !== null) return;
-    const timer = setTimeout(() => this.turn(), 1);
-    this.next = { isSoon: false, cancel: () => clearTimeout(timer) };
+  private letGo(id: string): void {
+    this.held.delete(id);
+    if (this.held.size === 0) this.rank.engine.holds = null;
   }
 
-  /** One turn of the engine: what landed, who is admitted, one forward pass. */
-  private turn(): void {
-    try {
-      const { handoff, engine, watch } = this;
-      this.next = null;
-      watch.look();
-      handoff.pollPendingKvImports();
-      const landed = watch.look();
-      if (this.corrupts && landed !== null && landed.block >= 0) this.flipBit(landed.block);
-      handoff.scheduleWaitingRequests(0);
-      watch.look();
-      const tokens = engine.step();
-      watch.look();
-      this.life.pass(engine.tokenCount);
-      if (engine.hasWork || handoff.hasAdmittableKvImport || tokens > 0) this.wake();
-      else if (handoff.pendingKvImportCount > 0) this.wakeLater();
-    } catch (error) {
-      this.fail(error);
-    }
+  private look(moment: string): void {
+    const landed = this.watch.look();
+    if (moment === 'polled' && this.corrupts && landed !== null && landed.block >= 0) this.flipBit(landed.block);
+  }
+
+  private isHeld(blocks: Int32Array): boolean {
+    const { imports } = this.rank.handoff.inspect();
+    return imports.some(({ requestId, blocks: own }) => this.held.has(String(requestId)) && own.includes(blocks[0]!));
   }
 
   private flipBit(block: number): void {
+    const [layer] = this.rank.memory.kvMemory.layers;
+    if (layer === undefined) return;
     this.corrupts = false;
-    const { numbers, keys, blockStride } = this.memory.kvMemory.layers[0]!;
+    const { numbers, keys, blockStride } = layer;
     const bytes = new Uint8Array(numbers.buffer, numbers.byteOffset, numbers.byteLength);
     const at = 4 * (keys + block * blockStride) + 3;
     bytes[at] = bytes[at]! ^ 1;
@@ -152,14 +146,14 @@ let worker: DecodeWorker | null = null;
 const port = openPort('decode', decodeCommands, decodeAnswers, async (command): Promise<void> => {
   switch (command.kind) {
     case 'start':
-      worker = new DecodeWorker(command.engine, port.send, port.fail);
-      return worker.open();
+      worker = await DecodeWorker.open(command.engine, port.send, port.fail);
+      await worker.run();
+      return process.disconnect();
     case 'handoff':
       return worker?.take(command);
     case 'abort':
       return worker?.abort(command.id);
     case 'stop':
-      await worker?.stop();
-      process.disconnect();
+      return worker?.stop();
   }
 });

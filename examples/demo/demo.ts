@@ -2,10 +2,14 @@
  * `npm run demo`: hands requests from a prefill process to a decode process and shows that nothing is lost on the way.
  * This process is the router. It ends with status 0 only if every request went as expected and every bit is the same.
  */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { isHandoffError } from 'state-handoff';
+import { badInput } from '../engine/bad-input.js';
+import { demoModel } from './engine-setting.js';
 import { help, parseOptions, type DemoOptions } from './options.js';
+import { planLines, plansOf, type InstancePlan } from './plan-drawing.js';
+import { planPicture } from './plan-picture.js';
 import { headingOf, legend, linesOf, reportOf, verdictOf, type ModelReport } from './report.js';
 import { Router } from './router.js';
 import { scenarioOf, type Texts } from './scenario.js';
@@ -24,9 +28,20 @@ function readTexts(): Texts {
   );
 }
 
+/** @throws `ARGUMENT_INVALID` when it cannot be written */
+function drawPlans(file: string, plans: readonly InstancePlan[]): void {
+  try {
+    writeFileSync(file, planPicture(plans));
+  } catch (error) {
+    throw badInput('--svg', `a file that can be written (${(error as NodeJS.ErrnoException).code})`, file);
+  }
+}
+
 async function runDemo(options: DemoOptions): Promise<number> {
   const say = (line: string): void => void (options.json ? process.stderr : process.stdout).write(`${line}\n`);
   const scenarios = options.models.map((kind) => scenarioOf(kind, options, readTexts()));
+  const plans = scenarios.map((scenario) => plansOf(demoModel({ ...options, ...scenario }), options));
+  if (options.svg !== null) drawPlans(options.svg, plans.flat());
   let router: Router | null = null;
   const stopping: Promise<void>[] = [];
   for (const [signal, status] of Object.entries(signals)) {
@@ -38,8 +53,9 @@ async function runDemo(options: DemoOptions): Promise<number> {
   }
   const reports: ModelReport[] = [];
   try {
-    for (const scenario of scenarios) {
+    for (const [index, scenario] of scenarios.entries()) {
       say(headingOf(scenario, options));
+      for (const line of plans[index]!.flatMap(planLines)) say(line);
       router = new Router(scenario, options, say);
       const report = reportOf(scenario, await router.run());
       reports.push(report);

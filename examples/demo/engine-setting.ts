@@ -2,6 +2,8 @@
 import { createHash } from 'node:crypto';
 import {
   nativeMemory,
+  RankPlace,
+  rankSlice,
   smallModel,
   type EngineMemory,
   type EngineOptions,
@@ -9,13 +11,18 @@ import {
   type LayerConfig,
   type ModelConfig,
   type ModelKind,
+  type RankLinks,
+  type RankShape,
 } from '../engine/index.js';
+import { sizeOf } from '../engine/rank-slice.js';
 import type { EngineSetting } from './messages.js';
 
 const defaultLayers: Readonly<Record<ModelKind, number>> = { attention: 4, hybrid: 4, moe: 4 };
 
-/** @param layers - null: the kind's own number */
-export function demoModel(kind: ModelKind, layers: number | null, seed: number, proposals: number): ModelConfig {
+type ModelSetting = Pick<EngineSetting, 'kind' | 'layers' | 'seed' | 'proposals' | 'ssmGroups'>;
+
+/** `layers` null: the kind's own number. */
+export function demoModel({ kind, layers, seed, proposals, ssmGroups }: ModelSetting): ModelConfig {
   const at = (index: number): LayerConfig => ({
     mixer: kind === 'hybrid' && index % 2 === 0 ? 'ssm' : 'attention',
     feedForward: kind === 'moe' && index % 2 === 1 ? 'experts' : 'dense',
@@ -26,41 +33,55 @@ export function demoModel(kind: ModelKind, layers: number | null, seed: number, 
     dModel: 64,
     layers: Array.from({ length: layers ?? defaultLayers[kind] }, (_, index) => at(index)),
     attention: { heads: 8, kvHeads: 4, headDim: 16, ropeTheta: 10_000 },
-    ssm: kind === 'hybrid' ? { nheads: 8, headdim: 16, dState: 16, ngroups: 2, dConv: 4 } : null,
+    ssm: kind === 'hybrid' ? { nheads: 8, headdim: 16, dState: 16, ngroups: ssmGroups, dConv: 4 } : null,
     feedForwardDim: 128,
     numSpeculativeTokens: proposals,
   });
 }
 
-/** What a whole block and a live SSM slot take, in bytes over all layers. */
+/** What a whole block and a live SSM slot take, in bytes over all layers and all ranks. */
 export interface StateSizes {
   readonly blockBytes: number;
   readonly slotBytes: number;
 }
 
-/** From the model's own figures (spec 1.6), not from what the library says it moved. */
-export function stateSizes({ layers, attention, ssm }: ModelConfig, blockSize: number): StateSizes {
+/** From the model's own figures (spec 1.6), not from what the library says it moved. A head that ranks share counts for each. */
+export function stateSizes(model: ModelConfig, blockSize: number, shape: RankShape): StateSizes {
   const floatBytes = 4;
-  const count = (mixer: LayerConfig['mixer']): number => layers.filter((layer) => layer.mixer === mixer).length;
-  const blockBytes = count('attention') * 2 * blockSize * attention.kvHeads * attention.headDim * floatBytes;
-  if (ssm === null) return { blockBytes, slotBytes: 0 };
-  const inner = ssm.nheads * ssm.headdim;
-  const conv = (inner + 2 * ssm.ngroups * ssm.dState) * ssm.dConv;
-  return { blockBytes, slotBytes: count('ssm') * (conv + inner * ssm.dState) * floatBytes };
+  let [blockBytes, slotBytes] = [0, 0];
+  for (let rank = 0; rank < shape.tp * shape.pp; rank++) {
+    const slice = rankSlice(model, new RankPlace(shape, rank).parallelism);
+    const rowBytes = sizeOf(slice.kvHeads) * model.attention.headDim * floatBytes;
+    blockBytes += sizeOf(slice.attentionLayers) * 2 * blockSize * rowBytes;
+    if (model.ssm === null) continue;
+    const { headdim, dState, dConv } = model.ssm;
+    const inner = sizeOf(slice.ssmHeads) * headdim;
+    const conv = (inner + 2 * sizeOf(slice.ssmGroups) * dState) * dConv;
+    slotBytes += sizeOf(slice.ssmLayers) * (conv + inner * dState) * floatBytes;
+  }
+  return { blockBytes, slotBytes };
 }
 
-/** Options of an engine of its own memory. */
-export function engineOptions(role: EngineRole, setting: EngineSetting): EngineOptions & { memory: EngineMemory } {
-  const { kind, layers, seed, proposals, blockSize, blocks, maxRequests, chunk } = setting;
-  const model = demoModel(kind, layers, seed, proposals);
+/** Options of an engine with memory of its own; one rank's part of both when it has links to others. */
+export function engineOptions(
+  role: EngineRole,
+  setting: EngineSetting,
+  links: RankLinks | null = null,
+): EngineOptions & { memory: EngineMemory } {
+  const { blockSize, blocks, maxRequests, chunk } = setting;
+  const model = demoModel(setting);
+  const ranks = links === null ? {} : { ranks: { place: links.place, peers: links.peers } };
+  const part =
+    links === null ? {} : { slice: rankSlice(model, links.place.parallelism), dummySlot: links.place.sharesExperts };
   return {
     role,
     model,
-    memory: nativeMemory({ model, blockSize, poolSize: blocks, maxRequests }),
+    memory: nativeMemory({ model, blockSize, poolSize: blocks, maxRequests, ...part }),
     maxRequests,
     maxSequenceLength: blocks * blockSize,
     prefillChunk: chunk,
     recordLogits: true,
+    ...ranks,
   };
 }
 

@@ -21,9 +21,11 @@ export class ImportWatch {
   private turn = 0;
   private lastLook = performance.now();
 
+  /** @param tellsAll - false on ranks that only tell what landed; the others say the rest */
   constructor(
     private readonly imports: () => readonly ImportView[],
     private readonly send: (sight: Sight) => void,
+    private readonly tellsAll = true,
   ) {}
 
   /** Returns the first block that was moved for what landed now; -1 when none was; null when nothing landed. */
@@ -36,14 +38,14 @@ export class ImportWatch {
       const seen = this.seen.get(view.attemptId) ?? { deferred: false, at: -1, landed: false };
       this.seen.set(view.attemptId, seen);
       if (view.state === 'queued') {
-        if (!seen.deferred) this.send({ kind: 'deferred', id });
+        if (!seen.deferred && this.tellsAll) this.send({ kind: 'deferred', id });
         seen.deferred = true;
         continue;
       }
       if (seen.at < 0) {
         seen.at = this.lastLook;
         const { blocks, cachedPrefixBlocks: cachedBlocks } = view;
-        this.send({ kind: 'reserved', id, turn: this.turn, blocks: blocks.length, cachedBlocks });
+        if (this.tellsAll) this.send({ kind: 'reserved', id, turn: this.turn, blocks: blocks.length, cachedBlocks });
       }
       if (seen.landed || !(view.state === 'landed' || view.state === 'agreed') || view.cancelling) continue;
       seen.landed = true;

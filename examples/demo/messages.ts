@@ -1,5 +1,5 @@
 /**
- * What the processes of the demo say to each other: JSON over Node's IPC channel, one table of fields a message. Both
+ * What the router and the workers of the demo say to each other: JSON over Node's IPC channel, one table of fields a message. Both
  * ends check what comes against the table; a message that does not fit ends the process that got it, with the field
  * named. Tensors never travel here; a ticket does, as the text of `encodeTicket`.
  */
@@ -89,6 +89,19 @@ export const handoff = record({
   epoch: integer(0),
 });
 
+/** A rank among those of one engine, or of several that share experts. */
+const ranks = record({
+  tp: integer(1, 64),
+  pp: integer(1, 64),
+  ep: integer(1, 64),
+  expertTp: integer(1, 64),
+  dp: integer(1, 64),
+  rank: integer(0, 4095),
+  /** Of the sockets between them. */
+  world: text(64),
+  secret: text(64),
+});
+
 const engine = record({
   kind: oneOf('attention', 'hybrid', 'moe'),
   layers: nullable(integer(1, 64)),
@@ -101,6 +114,8 @@ const engine = record({
   chunk: integer(1, tokensMax),
   maxRequests: integer(1, 4096),
   transport: text(64),
+  ssmGroups: integer(1, 64),
+  ranks,
   /** Decode: flips one bit of the first state that lands, to show that a wrong byte is found out. */
   corrupt: flag,
 });
@@ -118,6 +133,7 @@ const command = {
 } satisfies Schema;
 /** What every worker says. */
 export const answer = {
+  /** The card of an instance comes from its leading rank; null from the others. */
   ready: { processId: integer(1), card: foreign },
   stopped: {
     /** Pins, imports and quarantined imports that are still there; nothing, if all is well. */
@@ -126,7 +142,8 @@ export const answer = {
     blocksUsable: integer(0),
     counters: list(record({ name: text(128), value: number }), 256),
   },
-  failure: { message: text(4096) },
+  /** `isConsequence`: because another process is gone. */
+  failure: { message: text(4096), isConsequence: flag },
   /** Now and then while it computes: tokens that have run through its model so far. */
   busy: { tokens: integer(0) },
 } satisfies Schema;
@@ -175,7 +192,7 @@ export const decodeAnswers = {
   deferred: { id },
   /** Room for all of it is reserved. `turn` counts the looks at the queue; an earlier one means reserved earlier. */
   reserved: { id, turn: integer(0), blocks: integer(0), cachedBlocks: integer(0) },
-  /** All bytes are here. */
+  /** All bytes of this rank are here. */
   landed: { id, bytes: integer(0), milliseconds: number, transport: text(64) },
   admitted: { id },
   token: { id, index: integer(0), token },

@@ -8,6 +8,8 @@ type Reference = Extract<Message<typeof referenceAnswers>, { kind: 'result' }>;
 type Sampling = Extract<Message<typeof prefillCommands>, { kind: 'prompt' }>['sampling'];
 type FinishedAnswer = Extract<Decode, { kind: 'finished' }>;
 
+type Landed = Pick<Extract<Decode, { kind: 'landed' }>, 'bytes' | 'milliseconds' | 'transport'>;
+
 export class Observation {
   readonly submittedAt = performance.now();
   ticket: string | null = null;
@@ -15,7 +17,8 @@ export class Observation {
   firstLogits: string | null = null;
   isDeferred = false;
   reserved: Extract<Decode, { kind: 'reserved' }> | null = null;
-  landed: Extract<Decode, { kind: 'landed' }> | null = null;
+  /** What all ranks of the decode instance moved, and how long the last of them took; null before that. */
+  landed: Landed | null = null;
   isAdmitted = false;
   isRead = false;
   isReleased = false;
@@ -25,14 +28,32 @@ export class Observation {
   /** Streamed tokens that have not been printed. */
   readonly unsaid: number[] = [];
   private readonly streamed: number[] = [];
+  private readonly landedRanks: Landed[] = [];
   private firstTokenAt = -1;
   private lastTokenAt = -1;
 
   constructor(
     readonly request: DemoRequest,
     readonly sampling: Sampling,
+    /** The instances that run it. */
+    readonly route: { readonly prefill: number; readonly decode: number },
     private readonly sizes: StateSizes,
+    /** Of the decode instance. */
+    private readonly ranks: number,
   ) {}
+
+  /** A rank has all its bytes. */
+  land(landed: Landed): void {
+    const ranks = this.landedRanks;
+    ranks.push(landed);
+    if (ranks.length < this.ranks) return;
+    this.landed = {
+      bytes: ranks.reduce((sum, { bytes }) => sum + bytes, 0),
+      milliseconds: Math.max(...ranks.map(({ milliseconds }) => milliseconds)),
+      // A rank without a share says none.
+      transport: ranks.find(({ transport }) => transport !== '')?.transport ?? '',
+    };
+  }
 
   get isSettled(): boolean {
     return this.finished !== null || this.failed !== null;

@@ -1,8 +1,10 @@
 /** The command line of the demo: one table of flags, read and checked before anything is started. */
 import { readFileSync } from 'node:fs';
 import { basename } from 'node:path';
-import type { ModelKind } from '../engine/index.js';
+import type { ModelKind, RankShape } from '../engine/index.js';
 import { badInput } from '../engine/bad-input.js';
+import { checkEngines, enginesOf } from './engine-shapes.js';
+import { demoModel } from './engine-setting.js';
 
 /** A prompt of the user's own. */
 export interface GivenPrompt {
@@ -22,6 +24,13 @@ export interface DemoOptions {
   readonly seed: number;
   readonly tokens: number;
   readonly transport: string;
+  /** Each entry is one engine, or several that share experts. */
+  readonly prefill: readonly RankShape[];
+  readonly decode: readonly RankShape[];
+  /** SSM groups of a hybrid model: as many as the widest tensor parallelism needs. */
+  readonly ssmGroups: number;
+  /** Where to draw the plan. */
+  readonly svg: string | null;
   /** Empty: the demo's own scenario. */
   readonly prompts: readonly GivenPrompt[];
   readonly json: boolean;
@@ -45,6 +54,11 @@ usage: npm run demo -- [flags]
   --tokens N          tokens to generate a request, 2 to 256; default 24
   --seed N            of the model's weights, 0 to 4294967295; default 1
   --transport NAME    ${transports.join(', ')}; default host
+  --prefill SIZES     ranks of the prefill engine, a process each: tp=2,pp=1 (tensor and pipeline parallel), and ep, dp,
+                      expt_tp for experts over dp engines in lockstep; default one rank
+  --decode SIZES      the same for the decode engine
+  --inference-shards SPEC  both at once, several engines of a kind too: role=prefill,tp=2+role=decode,pp=2
+  --svg FILE          draw which rank gives what to which rank
   --prompt TEXT       run this prompt instead of the scenario; may be repeated
   --prompt-file FILE  run the text of this file instead of the scenario; may be repeated
   --json              print the result as JSON, and progress to standard error
@@ -64,7 +78,8 @@ const integers = {
   '--seed': [0, 2 ** 32 - 1],
 } as const;
 const names = { '--model': kinds, '--transport': transports } as const;
-const valued = [...Object.keys(integers), ...Object.keys(names), '--prompt', '--prompt-file'];
+const texts = ['--prefill', '--decode', '--inference-shards', '--svg'];
+const valued = [...Object.keys(integers), ...Object.keys(names), ...texts, '--prompt', '--prompt-file'];
 
 /**
  * @param argv - the arguments after the program's name; `--flag value` and `--flag=value` mean the same
@@ -101,13 +116,20 @@ export function parseOptions(argv: readonly string[]): DemoOptions {
   if (layers === 1 && models.some((kind) => kind !== 'attention')) {
     throw badInput('--layers', `at least 2 for ${models.join(' and ')}`, layers);
   }
+  const engines = enginesOf(given);
+  const ssmGroups = Math.max(2, ...[...engines.prefill, ...engines.decode].map(({ tp }) => tp));
+  const seed = integer('--seed', 1);
+  for (const kind of models) checkEngines(demoModel({ kind, layers, seed, proposals: 0, ssmGroups }), engines);
   return {
     models,
     layers,
+    ...engines,
+    ssmGroups,
+    svg: given.get('--svg') ?? null,
     blocks: integer('--blocks', 48),
     blockSize: integer('--block-size', 16),
     proposals: given.has('--proposals') ? integer('--proposals', 0) : null,
-    seed: integer('--seed', 1),
+    seed,
     tokens: integer('--tokens', 24),
     transport: nameFlag('--transport', transports, given.get('--transport')) ?? 'host',
     prompts,

@@ -1,36 +1,40 @@
 /**
- * The prefill process: computes prompts, pins their state, and says where it lies. It keeps a pin until the router says
- * that decode has read it.
+ * A rank of a prefill engine: computes prompts, pins their state, and says where it lies. Pins are kept until the router
+ * says that decode has read them.
  */
-import { encodeTicket, StateHandoff, type HandoffRef } from 'state-handoff';
-import { Engine } from '../engine/index.js';
-import { digestOf, engineOptions } from './engine-setting.js';
+import { encodeTicket, type HandoffRef, type Ticket } from 'state-handoff';
+import { Engine, type FinishedPrefill } from '../engine/index.js';
+import { EngineRank } from './engine-rank.js';
+import { digestOf } from './engine-setting.js';
 import { prefillAnswers, prefillCommands, type EngineSetting, type Message } from './messages.js';
 import { remains } from './remains.js';
-import { SignOfLife } from './sign-of-life.js';
 import { openPort } from './worker-port.js';
 
 class PrefillWorker {
-  private readonly engine: Engine;
-  private readonly handoff: StateHandoff;
-  private readonly life: SignOfLife;
-  private turning = false;
-
-  constructor(
-    private readonly setting: EngineSetting,
+  private constructor(
+    private readonly rank: EngineRank<Engine>,
     private readonly send: (message: Message<typeof prefillAnswers>) => void,
-    private readonly fail: (error: unknown) => void,
   ) {
-    this.life = new SignOfLife((tokens) => send({ kind: 'busy', tokens }));
-    this.engine = new Engine(engineOptions('prefill', setting));
-    this.handoff = new StateHandoff(this.engine, { instance: 'demo-prefill' });
-    this.engine.attachHandoff(this.handoff);
-    this.handoff.on('released', ({ requestId }) => send({ kind: 'released', id: String(requestId) }));
+    const { handoff, isLeader } = rank;
+    if (isLeader) handoff.on('released', ({ requestId }) => send({ kind: 'released', id: String(requestId) }));
   }
 
-  async open(): Promise<void> {
-    await this.handoff.setupKvTransfer('prefill', this.setting.transport);
-    this.send({ kind: 'ready', processId: process.pid, card: this.handoff.describeInstance() });
+  static async open(
+    setting: EngineSetting,
+    send: (message: Message<typeof prefillAnswers>) => void,
+  ): Promise<PrefillWorker> {
+    const onTicket = (finished: FinishedPrefill, ticket: Ticket): void => send(prefilled(finished, ticket));
+    const rank = await EngineRank.open('prefill', setting, (options) => new Engine(options), { onTicket });
+    return new PrefillWorker(rank, send);
+  }
+
+  async run(): Promise<void> {
+    const { rank, send } = this;
+    send({ kind: 'ready', processId: process.pid, card: rank.card });
+    await rank.run(
+      (tokens) => rank.isLeader && send({ kind: 'busy', tokens }),
+      () => send(remains(rank.handoff)),
+    );
   }
 
   prompt({ id, prompt, sampling }: Extract<Message<typeof prefillCommands>, { kind: 'prompt' }>): void {
@@ -41,84 +45,51 @@ class PrefillWorker {
       return_log_probs: true,
       skip_prompt_log_probs: true,
     };
-    this.engine
-      .addRequest({ requestId: id, prompt, samplingParams })
+    this.rank.loop
+      .submit({ requestId: id, prompt, samplingParams })
       .catch((error: { code: string; message: string }) => {
         this.send({ kind: 'failed', id, code: error.code, message: error.message });
       });
-    this.wake();
+    this.rank.wake();
   }
 
   release(handoff: HandoffRef): void {
-    this.handoff.releaseHandoffBlocks(handoff);
-    this.wake();
+    this.rank.handoff.releaseHandoffBlocks(handoff);
+    this.rank.wake();
   }
 
-  async stop(): Promise<void> {
-    this.handoff.pollPendingKvPushes();
-    this.send(remains(this.handoff));
-    await this.handoff.close({ force: true });
+  stop(): void {
+    this.rank.loop.end();
+    this.rank.wake();
   }
+}
 
-  private wake(): void {
-    if (this.turning) return;
-    this.turning = true;
-    setImmediate(() => this.turn());
-  }
-
-  /** One turn: a step of the engine, and tickets for what it finished. */
-  private turn(): void {
-    try {
-      this.turning = false;
-      this.handoff.pollPendingKvPushes();
-      this.engine.step();
-      this.life.pass(this.engine.tokenCount);
-      this.handOff();
-      this.engine.cleanupFinished();
-      if (this.engine.hasWork) this.wake();
-    } catch (error) {
-      this.fail(error);
-    }
-  }
-
-  private handOff(): void {
-    const { handoff } = this;
-    const finished = this.engine.takeFinishedPrefills();
-    if (finished.length === 0) return;
-    const prepared = handoff.prepareHandoffMetadataBatch(
-      finished.map((each) => ({
-        ...each,
-        promptTokens: each.prompt.length,
-        doKvHandoff: true,
-        returnLogProbs: true,
-      })),
-    );
-    for (const each of finished) {
-      const ticket = encodeTicket(handoff.captureHandoffMeta(each, prepared));
-      this.send({
-        kind: 'prefilled',
-        id: String(each.requestId),
-        ticket,
-        logits: digestOf(each.logits!),
-        blocks: each.blocks.length,
-        computedTokens: each.prompt.length - each.cachedTokens,
-      });
-    }
-  }
+function prefilled(
+  finished: FinishedPrefill,
+  ticket: Ticket,
+): Extract<Message<typeof prefillAnswers>, { kind: 'prefilled' }> {
+  return {
+    kind: 'prefilled',
+    id: String(finished.requestId),
+    ticket: encodeTicket(ticket),
+    logits: digestOf(finished.logits!),
+    blocks: finished.blocks.length,
+    computedTokens: finished.prompt.length - finished.cachedTokens,
+  };
 }
 
 let worker: PrefillWorker | null = null;
 const port = openPort('prefill', prefillCommands, prefillAnswers, async (command): Promise<void> => {
   switch (command.kind) {
     case 'start':
-      worker = new PrefillWorker(command.engine, port.send, port.fail);
-      return worker.open();
+      worker = await PrefillWorker.open(command.engine, port.send);
+      await worker.run();
+      return process.disconnect();
     case 'prompt':
       return worker?.prompt(command);
     case 'release':
       return worker?.release(command.handoff);
     case 'stop':
-      await worker?.stop();
-      process.disconnect();
+      return worker?.stop();
   }
 });

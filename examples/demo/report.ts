@@ -48,12 +48,9 @@ export interface Verdict {
 }
 
 export function reportOf(scenario: Scenario, outcome: Outcome): ModelReport {
-  const { observations, prefillEnd, decodeEnd, processIds } = outcome;
+  const { observations, ends, processIds } = outcome;
   const surprises: string[] = [];
-  for (const [name, end] of [
-    ['prefill', prefillEnd],
-    ['decode', decodeEnd],
-  ] as const) {
+  for (const { name, end } of ends) {
     if (end.leftovers.length > 0) surprises.push(`${name} still holds ${end.leftovers.join(', ')}`);
     if (end.blocksFree !== end.blocksUsable)
       surprises.push(`${name} has ${end.blocksFree} of ${end.blocksUsable} blocks back`);
@@ -74,12 +71,28 @@ export function reportOf(scenario: Scenario, outcome: Outcome): ModelReport {
     processIds,
     rows: observations.map(rowOf),
     surprises,
-    memory: {
-      prefill: `${prefillEnd.blocksFree} of ${prefillEnd.blocksUsable} blocks`,
-      decode: `${decodeEnd.blocksFree} of ${decodeEnd.blocksUsable} blocks`,
-    },
-    counters: Object.fromEntries(decodeEnd.counters.map(({ name, value }) => [name, value])),
+    memory: { prefill: memoryOf(ends, 'prefill'), decode: memoryOf(ends, 'decode') },
+    counters: countersOf(ends),
   };
+}
+
+/** Over all ranks. */
+function memoryOf(ends: Outcome['ends'], side: 'prefill' | 'decode'): string {
+  const own = ends.filter((each) => each.side === side).map(({ end }) => end);
+  const sum = (numbers: readonly number[]): number => numbers.reduce((total, each) => total + each, 0);
+  const free = sum(own.map(({ blocksFree }) => blocksFree));
+  const blocks = `${free} of ${sum(own.map(({ blocksUsable }) => blocksUsable))} blocks`;
+  return own.length === 1 ? blocks : `${blocks} on ${own.length} ranks`;
+}
+
+/** Of the decode instances, as their leading ranks count. */
+function countersOf(ends: Outcome['ends']): Record<string, number> {
+  const counters: Record<string, number> = {};
+  for (const { side, isLeader, end } of ends) {
+    if (side !== 'decode' || !isLeader) continue;
+    for (const { name, value } of end.counters) counters[name] = (counters[name] ?? 0) + value;
+  }
+  return counters;
 }
 
 function rowOf(seen: Observation): Row {

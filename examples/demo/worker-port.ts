@@ -21,7 +21,10 @@ export function openPort<Commands extends Schema, Answers extends Schema>(
 ): WorkerPort<Answers> {
   const fail = (error: unknown): void => {
     const message = error instanceof Error ? error.message : String((error as { message?: unknown } | null)?.message);
-    if (process.connected) process.send!({ kind: 'failure', message: message.slice(0, 4096) }, () => process.exit(1));
+    const { code } = (error ?? {}) as { code?: unknown };
+    const isConsequence = code === 'PEER_RANK_FAILED' || code === 'RANK_LOST';
+    const failure = { kind: 'failure', message: message.slice(0, 4096), isConsequence };
+    if (process.connected) process.send!(failure, () => process.exit(1));
     else process.exit(1);
   };
   if (process.send === undefined) {

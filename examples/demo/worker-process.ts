@@ -17,25 +17,27 @@ export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
   private isEnding = false;
 
   /**
-   * @param name - of the worker; `NAME-worker.js` lies in `folder`
+   * @param name - what the worker is called
    * @param receive - gets each checked answer
-   * @param fail - told once why the worker cannot go on
+   * @param fail - told why the worker cannot go on, and whether that is only because another one is gone
    * @param folder - absolute; the folder of this file by default
+   * @param program - `PROGRAM-worker.js` lies in `folder`; the worker's name by default
    */
   constructor(
     readonly name: string,
     answers: Answers,
     receive: (answer: Message<Answers>) => void,
-    fail: (error: Error) => void,
+    fail: (error: Error, isConsequence?: boolean) => void,
     folder: string = __dirname,
+    program = name,
   ) {
-    this.child = fork(join(folder, `${name}-worker.js`), { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+    this.child = fork(join(folder, `${program}-worker.js`), { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
     this.child.on('message', (value) => {
       try {
         const answer = parseMessage(answers, value, name);
         if (answer.kind !== 'failure') return receive(answer);
-        const { message } = answer as unknown as { message: string };
-        fail(new Error(`the ${name} process cannot go on: ${message}`));
+        const { message, isConsequence } = answer as unknown as { message: string; isConsequence: boolean };
+        fail(new Error(`the ${name} process cannot go on: ${message}`), isConsequence);
       } catch (error) {
         fail(error as Error);
       }

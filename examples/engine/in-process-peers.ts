@@ -21,6 +21,10 @@ export class InProcessPeers implements Peers {
     return all;
   }
 
+  get hasMail(): boolean {
+    return this.mail[this.rank]!.some((messages) => messages.length > 0);
+  }
+
   send(to: number, bytes: Uint8Array): void {
     this.mail[to]![this.rank]!.push(bytes);
     this.all[to]!.onArrival?.();

@@ -18,6 +18,8 @@ export interface Peers {
   send(to: number, bytes: Uint8Array): void;
   /** The next message of a rank, in the order it was sent; null when it has not come. @throws `PEER_RANK_FAILED` */
   take(from: number): Uint8Array | null;
+  /** Whether some message has come that was not taken. */
+  readonly hasMail: boolean;
   /** Called when something has arrived, or a rank was lost. */
   onArrival: (() => void) | null;
 }
@@ -58,7 +60,7 @@ export function numbersOf<Kind extends keyof Numbers>(
   }
   // A message may start anywhere in what was received; numbers start at multiples of their size.
   const isAligned = bytes.byteOffset % kinds[kind].BYTES_PER_ELEMENT === 0;
-  const { buffer, byteOffset } = isAligned ? bytes : bytes.slice();
+  const { buffer, byteOffset } = isAligned ? bytes : new Uint8Array(bytes);
   return new kinds[kind](buffer as ArrayBuffer, byteOffset, count) as Numbers[Kind];
 }
 

@@ -50,6 +50,8 @@ export class RankLoop {
   private given: readonly PromptRequest[] = [];
   private readonly aborts: RequestId[] = [];
   private isEnding = false;
+  /** Since the last turn began. */
+  private isWoken = false;
   /** Callers of `submit`, whose prompts wait for the next turn. */
   private readonly submitted = new Map<PromptRequest, (result: Promise<Finished>) => void>();
   private readonly others: readonly number[];
@@ -66,28 +68,37 @@ export class RankLoop {
   /** Leader. Queues a prompt on all ranks; see `Engine.addRequest`. */
   submit(request: PromptRequest): Promise<Finished> {
     this.prompts.push(request);
+    this.wake();
     return new Promise((resolve) => this.submitted.set(request, resolve));
   }
 
   /** Leader. Aborts a request of `submit` on all ranks. */
   abort(requestId: RequestId): void {
     this.aborts.push(requestId);
+    this.wake();
   }
 
   /** Leader. Turns go on until nothing is left to compute here or where this instance's experts are needed. */
   end(): void {
     this.isEnding = true;
+    this.wake();
   }
 
-  /** Leader. Whether the next turn would do something that nobody else asks for. */
+  /** Leader. Something happened outside of a turn that a turn must carry: a release, an arrival, a call of the SDK. */
+  wake(): void {
+    this.isWoken = true;
+  }
+
+  /** Leader, between turns. Whether there is something for the next one; another instance may have begun it already. */
   get hasInput(): boolean {
-    const { engine, handoff } = this.options;
-    return this.prompts.length + this.aborts.length > 0 || engine.hasWork || handoff?.hasAdmittableKvImport === true;
+    const { engine, handoff, peers } = this.options;
+    return this.isWoken || peers.hasMail || engine.hasWork || handoff?.hasAdmittableKvImport === true;
   }
 
   /** One turn. Ranks of an instance, and instances that share experts, wait for each other in it. */
   *turn(): Steps<TurnOutcome> {
     const { engine, handoff, place, peers, onMoment } = this.options;
+    this.isWoken = false;
     const turn = place.isLeader ? this.lead() : yield* this.follow();
     if (engine.role === 'decode') handoff?.pollPendingKvImports();
     else handoff?.pollPendingKvPushes();

@@ -71,6 +71,10 @@ export class SocketPeers implements Peers {
     }
   }
 
+  get hasMail(): boolean {
+    return [...this.channels.values()].some(({ mail }) => mail.length > 0);
+  }
+
   /** @throws `PEER_RANK_FAILED` when that rank is gone */
   send(to: number, bytes: Uint8Array): void {
     const { socket, isGone } = this.channelTo(to);

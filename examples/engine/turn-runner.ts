@@ -7,7 +7,7 @@ import type { WakeUp } from './wake-up.js';
 /** How long after a look at imports that are under way the next look comes, unless something arrives before. */
 const lookAgainMs = 1;
 
-/** @param wakeUp - poked when a message, a report or a request arrives */
+/** @param wakeUp - poked when something arrives that the steps may wait for */
 export async function runSteps<Result>(steps: Steps<Result>, wakeUp: WakeUp): Promise<Result> {
   for (;;) {
     const { done, value } = steps.next();
@@ -19,6 +19,7 @@ export async function runSteps<Result>(steps: Steps<Result>, wakeUp: WakeUp): Pr
 /**
  * Turn after turn, until the last one.
  *
+ * @param wakeUp - poked when a message arrives, and after each `loop.wake`, `submit`, `abort` and `end`
  * @param isLeader - the others begin a turn when the leader does
  * @param afterTurn - told of each turn
  * @throws `PEER_RANK_FAILED` when another rank is gone, and whatever a turn throws

@@ -77,17 +77,21 @@ export async function describeRanks(
       );
     }
   });
+  const elementBytes = elementBytesOf(ordered.map(({ kv }) => kv));
+  // A stage without attention layers cannot know it by itself, and all must register the same.
+  const kvOf = ({ kv }: RankDescriptors): WireObject =>
+    (kv['geometry'] as readonly unknown[]).length > 0 ? kv : deepFreeze({ ...kv, element_size: elementBytes });
   return {
     tpSize,
     ppSize,
-    kv: ordered.map(({ kv }) => kv),
+    kv: ordered.map(kvOf),
     ssm: context.ssm === null ? null : ordered.map(({ ssm }) => ssm),
-    instanceMeta: ordered.map(({ kv, ssm }) => ({
-      ...kv,
+    instanceMeta: ordered.map((rank) => ({
+      ...kvOf(rank),
       request_capacity: context.maxRequests,
-      ...(ssm === null
+      ...(rank.ssm === null
         ? {}
-        : { ssm: { ...ssm }, ssm_slot_capacity: context.slots?.size ?? 0, ssm_handoff_max_slots: 1 }),
+        : { ssm: { ...rank.ssm }, ssm_slot_capacity: context.slots?.size ?? 0, ssm_handoff_max_slots: 1 }),
     })),
   };
 }

@@ -2,94 +2,35 @@
  * The demo as a user runs it: one command, other processes, an exit status. Small pools and models, everything else as
  * by default. Its own verdict is not trusted alone: figures are checked against what the flags imply.
  */
-import { fork, spawn, type ChildProcess } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { fork } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { encode, smallModel } from '../../examples/engine/index.js';
+import { encode, rankShape, smallModel } from '../../examples/engine/index.js';
 import { stateSizes } from '../../examples/demo/engine-setting.js';
 import { decodeAnswers, decodeCommands, parseMessage } from '../../examples/demo/messages.js';
 import { parseOptions } from '../../examples/demo/options.js';
 import type { ModelReport, Row, Verdict } from '../../examples/demo/report.js';
 import { scenarioOf } from '../../examples/demo/scenario.js';
+import {
+  childrenOf,
+  compiledDemo,
+  endDemos,
+  gone,
+  running,
+  smallDemo,
+  startDemo,
+  type DemoRun,
+} from '../support/demo-run.js';
 
-const compiled = join(__dirname, '..', '..', 'dist', 'examples', 'demo');
-const small = ['--layers', '2', '--block-size', '8', '--tokens', '6'];
-
-interface Run {
-  readonly process: ChildProcess;
-  readonly ended: Promise<{ status: number | null; signal: NodeJS.Signals | null }>;
-  /** Standard output and error so far. */
-  readonly out: () => string;
-  readonly err: () => string;
-  /** Resolves once standard error holds a match. */
-  readonly sees: (pattern: RegExp) => Promise<RegExpExecArray>;
-}
-
-const running = new Set<ChildProcess>();
-afterEach(() => {
-  for (const child of running) child.kill('SIGKILL');
-});
-
-function start(...flags: string[]): Run {
-  const child = spawn(process.execPath, [join(compiled, 'demo.js'), ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
-  running.add(child);
-  let out = '';
-  let err = '';
-  const listeners = new Set<() => void>();
-  child.stdout.on('data', (data: Buffer) => (out += data.toString()));
-  child.stderr.on('data', (data: Buffer) => {
-    err += data.toString();
-    for (const listener of listeners) listener();
-  });
-  return {
-    process: child,
-    ended: new Promise((resolve) => {
-      child.once('close', (status, signal) => {
-        running.delete(child);
-        for (const listener of listeners) listener();
-        resolve({ status, signal });
-      });
-    }),
-    out: () => out,
-    err: () => err,
-    sees: (pattern) =>
-      new Promise((resolve, reject) => {
-        const look = (): void => {
-          const match = pattern.exec(err);
-          if (match !== null) resolve(match);
-          else if (!running.has(child)) reject(new Error(`ended without ${String(pattern)}; it said:\n${err}`));
-        };
-        listeners.add(look);
-        look();
-      }),
-  };
-}
-
-function childrenOf(processId: number): number[] {
-  const text = readFileSync(`/proc/${processId}/task/${processId}/children`, 'utf8').trim();
-  return text === '' ? [] : text.split(' ').map(Number);
-}
-
-async function gone(processIds: readonly number[]): Promise<void> {
-  const isAlive = (id: number): boolean => existsSync(`/proc/${id}`) && !/^State:\s+Z/m.test(statusOf(id));
-  while (processIds.some(isAlive)) await new Promise((resolve) => setTimeout(resolve, 20));
-}
-
-function statusOf(processId: number): string {
-  try {
-    return readFileSync(`/proc/${processId}/status`, 'utf8');
-  } catch {
-    return 'State: Z';
-  }
-}
+afterEach(endDemos);
 
 describe('the scenario', () => {
   let report: Verdict & { models: ModelReport[] };
   let status: number | null;
 
   beforeAll(async () => {
-    const run = start('--json', ...small);
+    const run = startDemo('--json', ...smallDemo);
     ({ status } = await run.ended);
     report = JSON.parse(run.out()) as typeof report;
   });
@@ -156,7 +97,7 @@ describe('the scenario', () => {
 
   test('router, prefill and decode are three processes, and none is left', async () => {
     for (const { processIds } of report.models) {
-      const ids = Object.values(processIds);
+      const ids = [processIds.router, ...processIds.prefill, ...processIds.decode];
       expect(new Set(ids).size).toBe(3);
       await gone(ids);
     }
@@ -164,7 +105,7 @@ describe('the scenario', () => {
 });
 
 test('one flipped bit of transferred state is found, and the status says so', async () => {
-  const run = start('--json', '--model', 'attention', '--corrupt', ...small);
+  const run = startDemo('--json', '--model', 'attention', '--corrupt', ...smallDemo);
   const { status } = await run.ended;
   const report = JSON.parse(run.out()) as Verdict & { models: ModelReport[] };
   expect(status).toBe(1);
@@ -181,7 +122,7 @@ test("prompts of one's own: a file and a text, read to the byte", async () => {
   try {
     const file = join(folder, 'own.txt');
     writeFileSync(file, 'Grüße aus dem Süden');
-    const run = start(
+    const run = startDemo(
       '--json',
       '--model=moe',
       '--prompt',
@@ -208,8 +149,8 @@ test("prompts of one's own: a file and a text, read to the byte", async () => {
 
 describe('ends in the middle', () => {
   /** A run that is computing, with all its processes. */
-  async function midway(): Promise<{ run: Run; children: number[] }> {
-    const run = start('--json', '--model', 'attention', '--layers', '2', '--blocks', '128', '--tokens', '128');
+  async function midway(): Promise<{ run: DemoRun; children: number[] }> {
+    const run = startDemo('--json', '--model', 'attention', '--layers', '2', '--blocks', '128', '--tokens', '128');
     await run.sees(/cold +> /);
     const children = childrenOf(run.process.pid!);
     expect(children).toHaveLength(2);
@@ -246,7 +187,7 @@ describe('ends in the middle', () => {
   });
 
   test('a worker without a router does not finish its work first', async () => {
-    const worker = fork(join(compiled, 'prefill-worker.js'), { stdio: 'ignore' });
+    const worker = fork(join(compiledDemo, 'prefill-worker.js'), { stdio: 'ignore' });
     running.add(worker);
     const ended = new Promise((resolve) => worker.once('exit', resolve));
     const heard = (kind: string): Promise<void> =>
@@ -256,8 +197,10 @@ describe('ends in the middle', () => {
         });
       });
     const ready = heard('ready');
-    const engine = { kind: 'attention', layers: 1, proposals: 0, seed: 1, blockSize: 16, blocks: 8192, chunk: 16 };
-    worker.send({ kind: 'start', engine: { ...engine, maxRequests: 1, transport: 'host', corrupt: false } });
+    const model = { kind: 'attention', layers: 1, proposals: 0, seed: 1, ssmGroups: 2 };
+    const sizes = { blockSize: 16, blocks: 8192, chunk: 16, maxRequests: 1 };
+    const ranks = { ...rankShape({}), rank: 0, world: 'alone', secret: '' };
+    worker.send({ kind: 'start', engine: { ...model, ...sizes, ranks, transport: 'host', corrupt: false } });
     await ready;
     const busy = heard('busy');
     // Minutes of work.
@@ -300,7 +243,9 @@ describe('flags', () => {
   });
 
   test('an unknown flag is answered with those that exist, without the hidden one', () => {
-    const known = '--layers, --proposals, --blocks, --block-size, --tokens, --seed, --model, --transport, --prompt';
+    const known =
+      '--layers, --proposals, --blocks, --block-size, --tokens, --seed, --model, --transport, --prefill, --decode, ' +
+      '--inference-shards, --svg, --prompt';
     const message = `flag: expected one of ${known}, --prompt-file, --json, --help, got "prompt.txt"`;
     expect(() => parseOptions(['--model', 'moe', 'prompt.txt'])).toThrow(expect.objectContaining({ message }));
   });
@@ -313,10 +258,10 @@ describe('flags', () => {
   });
 
   test('the program ends with status 2 and points to its help', async () => {
-    const run = start('--speed', 'ludicrous');
+    const run = startDemo('--speed', 'ludicrous');
     expect((await run.ended).status).toBe(2);
     expect(run.err()).toMatch(/^demo: flag: expected one of .*, got "--speed"\nSee npm run demo -- --help\n$/);
-    const help = start('--help');
+    const help = startDemo('--help');
     expect((await help.ended).status).toBe(0);
     for (const flag of ['--model', '--layers', '--blocks', '--block-size', '--seed', '--transport', '--prompt-file']) {
       expect(help.out()).toContain(flag);
@@ -349,7 +294,7 @@ describe('messages', () => {
   });
 
   test.each(['prefill', 'decode', 'reference'])('a %s worker that is told nonsense says so and ends', async (name) => {
-    const worker = fork(join(compiled, `${name}-worker.js`), { stdio: 'ignore' });
+    const worker = fork(join(compiledDemo, `${name}-worker.js`), { stdio: 'ignore' });
     running.add(worker);
     const answers: unknown[] = [];
     worker.on('message', (answer) => answers.push(answer));
@@ -358,13 +303,16 @@ describe('messages', () => {
     running.delete(worker);
     expect(status).toBe(1);
     const message = expect.stringMatching(new RegExp(`^${name}\\.start\\.engine\\.layers: expected `)) as unknown;
-    expect(answers).toEqual([{ kind: 'failure', message }]);
+    expect(answers).toEqual([{ kind: 'failure', message, isConsequence: false }]);
   });
 });
 
 test("sizes of state follow the model's own figures", () => {
-  expect(stateSizes(smallModel('attention'), 4)).toEqual({ blockBytes: 2 * 2 * 4 * 2 * 8 * 4, slotBytes: 0 });
-  expect(stateSizes(smallModel('hybrid'), 4)).toEqual({
+  expect(stateSizes(smallModel('attention'), 4, rankShape({}))).toEqual({
+    blockBytes: 2 * 2 * 4 * 2 * 8 * 4,
+    slotBytes: 0,
+  });
+  expect(stateSizes(smallModel('hybrid'), 4, rankShape({}))).toEqual({
     blockBytes: 2 * 2 * 4 * 2 * 8 * 4,
     slotBytes: 2 * ((32 + 2 * 2 * 8) * 4 + 32 * 8) * 4,
   });

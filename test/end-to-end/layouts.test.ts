@@ -10,6 +10,9 @@ const pairs = process.env['STATE_HANDOFF_LAYOUTS'] === 'all' ? everyPair() : som
 test.each(layoutCases(pairs))('$source to $target, $kind, $situation', async (each) => {
   const outcome = await runLayoutCase(each);
   expect(outcome.warnings).toEqual([]);
+  expect(outcome.differences).toEqual([]);
+  // Stages without attention, too.
+  expect(outcome.elementSizes).toEqual(outcome.elementSizes.map(() => 4));
   expect(outcome.bits).toBe(outcome.expected);
   expect(outcome.logProbs).toEqual(outcome.expectedLogProbs);
   // Both prompts of the situation begin with two whole blocks of the same nine tokens.

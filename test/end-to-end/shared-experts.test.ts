@@ -4,7 +4,7 @@
  */
 import { Engine } from '../../examples/engine/engine.js';
 import { smallModel, type ModelConfig } from '../../examples/engine/config.js';
-import { InProcessPeers } from '../../examples/engine/in-process-peers.js';
+import { InProcessPeers, runTogether } from '../../examples/engine/in-process-peers.js';
 import { nativeMemory } from '../../examples/engine/native-memory.js';
 import { RankPlace, rankShape } from '../../examples/engine/rank-place.js';
 import { rankSlice } from '../../examples/engine/rank-slice.js';
@@ -122,6 +122,26 @@ test('an instance that was told to end goes on as long as another one needs its 
     outcomes.slice(1).map(() => [false, false]),
   );
   expect(outcomes.at(-1)!.map(({ hasEnded }) => hasEnded)).toEqual([true, true]);
+});
+
+test('what comes while a turn is under way, or is begun elsewhere, is input for the next turn', async () => {
+  const world = await openWorld();
+  const [a, b] = [world.leader(0).loop, world.leader(1).loop];
+  world.turn();
+  expect([a.hasInput, b.hasInput]).toEqual([false, false]);
+  const [turnOfA, turnOfB] = [a.turn(), b.turn()];
+  expect(turnOfA.next().done).toBe(false);
+  // The first has begun the turn: the second must not sleep.
+  expect(b.hasInput).toBe(true);
+  a.wake();
+  runTogether([turnOfA, turnOfB]);
+  expect([a.hasInput, b.hasInput]).toEqual([true, false]);
+  for (const call of [() => a.end(), () => a.abort('nobody'), () => void a.submit({ requestId: 1, prompt: [97] })]) {
+    world.turn();
+    expect(a.hasInput).toBe(false);
+    call();
+    expect(a.hasInput).toBe(true);
+  }
 });
 
 test('instances with work both compute it, each its own', async () => {

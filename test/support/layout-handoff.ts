@@ -1,5 +1,5 @@
 /** One handoff between two layouts, against one engine of one rank that has none. */
-import { decodeTicket, type Finished } from '../../lib/index.js';
+import { checkCompatible, decodeTicket, type Finished } from '../../lib/index.js';
 import type { FinishedExtra } from '../../examples/engine/request.js';
 import { bitsOf, greedy, promptOf } from './engine-fixture.js';
 import { layoutModel, shapes, type LayoutCase, type Situation } from './layout-cases.js';
@@ -23,6 +23,10 @@ export interface LayoutOutcome {
   /** Blocks of the prompt that the target had already, by rank. */
   readonly cachedBlocks: readonly number[];
   readonly warnings: readonly string[];
+  /** Why a router would not bring the two together. */
+  readonly differences: readonly string[];
+  /** Bytes of an element, as each rank of both instances registers them. */
+  readonly elementSizes: readonly unknown[];
   /** Free blocks and slots that are missing when all is over, by rank. */
   readonly missing: readonly number[];
   /** Blocks and slot that each rank reserved: all the same, or pools have come apart. */
@@ -90,6 +94,12 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
       logProbs: actual.generatedLogProbs,
       expectedLogProbs: expected.generatedLogProbs,
       cachedBlocks: admitted.map(({ cachedPrefixBlocks }) => cachedPrefixBlocks),
+      differences: checkCompatible(prefill.handoff.describeInstance(), decode.handoff.describeInstance()).map(
+        ({ field }) => field,
+      ),
+      elementSizes: [prefill, decode].flatMap(({ handoff }) =>
+        handoff.instanceMeta.map((meta) => meta['element_size']),
+      ),
       warnings: ranks.flatMap(({ warnings }) => warnings),
       missing: ranks.map(({ handoff }) => {
         const { blocksUsable, blocksFree, blocksEvictable, slotsTotal, slotsFree } = handoff.load();
