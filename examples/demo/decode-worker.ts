@@ -123,7 +123,7 @@ class DecodeWorker {
 
   private look(moment: string): void {
     const landed = this.watch.look();
-    if (moment === 'polled' && this.corrupts && landed !== null && landed.block >= 0) this.flipBit(landed.block);
+    if (moment === 'polled' && this.corrupts && landed?.isFirst === true) this.flipBit(landed.block);
   }
 
   private isHeld(blocks: Int32Array): boolean {

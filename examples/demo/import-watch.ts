@@ -28,10 +28,14 @@ export class ImportWatch {
     private readonly tellsAll = true,
   ) {}
 
-  /** Returns the first block that was moved for what landed now; -1 when none was; null when nothing landed. */
-  look(): { readonly block: number } | null {
+  /**
+   * Null when nothing landed.
+   *
+   * @returns the first block that was moved for what landed now, or -1, and whether that was the first request of all
+   */
+  look(): { readonly block: number; readonly isFirst: boolean } | null {
     this.turn += 1;
-    let landed: { readonly block: number } | null = null;
+    let landed: { readonly block: number; readonly isFirst: boolean } | null = null;
     const now = performance.now();
     for (const view of this.imports()) {
       const id = String(view.requestId);
@@ -56,7 +60,9 @@ export class ImportWatch {
         milliseconds: now - seen.at,
         transport: view.transports[0] ?? '',
       });
-      landed ??= { block: view.blocks[view.cachedPrefixBlocks] ?? -1 };
+      const isFirst = view.attemptId === Math.min(...this.seen.keys());
+      const block = view.blocks[view.cachedPrefixBlocks] ?? -1;
+      if (landed === null || isFirst) landed = { block, isFirst };
     }
     this.lastLook = performance.now();
     return landed;

@@ -116,7 +116,7 @@ const engine = record({
   transport: text(64),
   ssmGroups: integer(1, 64),
   ranks,
-  /** Decode: flips one bit of the first state that lands, to show that a wrong byte is found out. */
+  /** Decode: flips one bit of the first request's state once it has landed, to show that a wrong byte is found out. */
   corrupt: flag,
 });
 /** What a worker builds its engine from. */
