@@ -97,6 +97,11 @@ export interface LayoutCase {
   readonly situation: Situation;
   readonly sourceMemory: Memory;
   readonly targetMemory: Memory;
+  /** Tokens per block. */
+  readonly sourceBlock: number;
+  readonly targetBlock: number;
+  /** Whether replicas on the source share the reading. */
+  readonly balance: 'first' | 'spread';
 }
 
 /** From each to each. */
@@ -116,6 +121,9 @@ export function layoutCases(pairs: readonly Pair[]): LayoutCase[] {
         situation,
         sourceMemory: memories[(pair + k) % memories.length]!,
         targetMemory: memories[(pair + k + s + 1) % memories.length]!,
+        sourceBlock: [4, 4, 8, 2, 4][(pair + s) % 5]!,
+        targetBlock: [4, 8, 4, 2, 2][(pair + s) % 5]!,
+        balance: (pair + k) % 2 === 0 ? ('first' as const) : ('spread' as const),
       })),
     ),
   );

@@ -7,7 +7,7 @@ import { computeAlone, LayoutWorld } from './layout-instance.js';
 
 const sampling = { ...greedy, num_tokens_to_generate: 6, return_log_probs: true, skip_prompt_log_probs: true };
 
-/** Blocks hold 4 tokens. */
+/** Blocks hold 2, 4 or 8 tokens. */
 const promptLengths: Readonly<Record<Situation, number>> = {
   cold: 12,
   'cached prefix': 14,
@@ -48,12 +48,15 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
   const source = await LayoutWorld.create({
     ...each.sourceMemory,
     role: 'prefill',
+    blockSize: each.sourceBlock,
     model,
     shape: shapes[each.source]!,
   });
   const target = await LayoutWorld.create({
     ...each.targetMemory,
     role: 'decode',
+    blockSize: each.targetBlock,
+    balance: each.balance,
     model,
     shape: shapes[each.target]!,
   });

@@ -28,6 +28,7 @@ export interface LayoutInstanceOptions extends Pick<
   readonly model: ModelConfig;
   readonly shape: Partial<RankShape>;
   readonly blockSize?: number;
+  readonly balance?: 'first' | 'spread';
   readonly poolSize?: number;
   readonly maxRequests?: number;
 }
@@ -115,6 +116,7 @@ export class LayoutWorld {
       ranks.map(({ handoff, place }) =>
         handoff.setupKvTransfer(role === 'decode' ? 'decode' : 'prefill', 'host', {
           group: groups[place.instance]![place.instanceRank]!,
+          balance: options.balance ?? 'first',
         }),
       ),
     );
