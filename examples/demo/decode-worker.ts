@@ -2,7 +2,7 @@
  * A rank of a decode engine: takes handoffs over, generates, and says when it has read the source. It tells the router
  * what it sees on the way: who waits for room, what was cached, what moved and how fast.
  */
-import { decodeTicket, isHandoffError, type Fence } from 'state-handoff';
+import { isHandoffError, type Fence } from 'state-handoff';
 import { Engine, type EngineOptions, type FinishedExtra } from '../engine/index.js';
 import { EngineRank } from './engine-rank.js';
 import { digestOf } from './engine-setting.js';
@@ -72,11 +72,10 @@ class DecodeWorker {
   }
 
   take({ id, prompt, sampling, ticket, holdTransfer }: HandoffCommand): void {
-    const { kvMeta, blockIds } = decodeTicket(ticket);
     const samplingParams = { ...sampling, temperature: 0, return_log_probs: true, skip_prompt_log_probs: true };
     this.watch.look();
     if (holdTransfer) this.hold(id);
-    const result = this.rank.handoff.addRequestWithKvHandoff(id, prompt, samplingParams, kvMeta, blockIds);
+    const result = this.rank.loop.takeOver({ requestId: id, prompt, samplingParams, ticket });
     result.then(
       ({ generatedTokens, generatedLogProbs, finishReason, extra }) => {
         const { logits, proposed, accepted } = (extra ?? { logits: [], proposed: 0, accepted: 0 }) as FinishedExtra;

@@ -54,7 +54,7 @@ class PrefillWorker {
   }
 
   release(handoff: HandoffRef): void {
-    this.rank.handoff.releaseHandoffBlocks(handoff);
+    this.rank.loop.release(handoff);
     this.rank.wake();
   }
 

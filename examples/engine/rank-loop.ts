@@ -3,7 +3,16 @@
  * instance take the same turns with the same input, so their schedulers and pools stay equal; the leader says what the
  * input is. Instances that share experts take their turns together, and stop together.
  */
-import type { Finished, RequestId, SamplingParams, StateHandoff, Ticket } from 'state-handoff';
+import {
+  decodeTicket,
+  type Finished,
+  type HandoffRef,
+  type LogRecord,
+  type RequestId,
+  type SamplingParams,
+  type StateHandoff,
+  type Ticket,
+} from 'state-handoff';
 import { badInput } from './bad-input.js';
 import { consensus } from './collectives.js';
 import type { Engine } from './engine.js';
@@ -12,10 +21,23 @@ import type { PromptRequest } from './intake.js';
 import { receive, type Peers, type Steps } from './peers.js';
 import type { RankPlace } from './rank-place.js';
 
+/** A request that another engine prefilled. */
+export interface Handoff {
+  readonly requestId: RequestId;
+  readonly prompt: readonly number[];
+  readonly samplingParams: SamplingParams;
+  /** As `encodeTicket` made it. */
+  readonly ticket: string;
+}
+
 /** What the leader tells the other ranks of its instance at the start of a turn. */
 interface Turn {
   readonly prompts: readonly { requestId: RequestId; prompt: number[]; samplingParams: SamplingParams }[];
   readonly aborts: readonly RequestId[];
+  /** With the `host` carrier: handoffs to take over, releases, and what the SDK's rank 0 has for all ranks. */
+  readonly handoffs: readonly Handoff[];
+  readonly releases: readonly HandoffRef[];
+  readonly notifications: readonly LogRecord[];
   /** Nothing more will come to this instance. */
   readonly isEnding: boolean;
 }
@@ -35,6 +57,11 @@ export interface RankLoopOptions {
   readonly handoff: StateHandoff | null;
   readonly place: RankPlace;
   readonly peers: Peers;
+  /**
+   * What brings the SDK's log to all ranks: its own group (default), or these turns. The same as in `setupKvTransfer`;
+   * this engine needs no group but for that and for reports.
+   */
+  readonly carrier?: 'group' | 'host';
   /** Leader of a prefill instance: the state of a prompt is in place and pinned. */
   readonly onTicket?: (finished: FinishedPrefill, ticket: Ticket) => void;
   /** After each part of a turn in which something may have moved. */
@@ -46,14 +73,18 @@ const decoder = new TextDecoder();
 
 export class RankLoop {
   private readonly prompts: PromptRequest[] = [];
-  /** The prompts of this turn. */
+  /** The prompts and handoffs of this turn. */
   private given: readonly PromptRequest[] = [];
+  private taken: readonly Handoff[] = [];
   private readonly aborts: RequestId[] = [];
+  private readonly handoffs: Handoff[] = [];
+  private readonly releases: HandoffRef[] = [];
+  private readonly notifications: LogRecord[] = [];
   private isEnding = false;
   /** Since the last turn began. */
   private isWoken = false;
-  /** Callers of `submit`, whose prompts wait for the next turn. */
-  private readonly submitted = new Map<PromptRequest, (result: Promise<Finished>) => void>();
+  /** Callers of `submit` and `takeOver`, whose requests wait for the next turn. */
+  private readonly callers = new Map<PromptRequest | Handoff, (result: Promise<Finished>) => void>();
   private readonly others: readonly number[];
   /** The ranks in this rank's place in every instance. */
   private readonly counterparts: readonly number[];
@@ -69,7 +100,22 @@ export class RankLoop {
   submit(request: PromptRequest): Promise<Finished> {
     this.prompts.push(request);
     this.wake();
-    return new Promise((resolve) => this.submitted.set(request, resolve));
+    return new Promise((resolve) => this.callers.set(request, resolve));
+  }
+
+  /** Leader of a decode instance. Takes a handoff over on all ranks; see `StateHandoff.addRequestWithKvHandoff`. */
+  takeOver(request: Handoff): Promise<Finished> {
+    this.wake();
+    if (!this.carriesLog) return this.add(request);
+    this.handoffs.push(request);
+    return new Promise((resolve) => this.callers.set(request, resolve));
+  }
+
+  /** Leader of a prefill instance. Nobody reads that pin any more. */
+  release(handoff: HandoffRef): void {
+    this.wake();
+    if (this.carriesLog) this.releases.push(handoff);
+    else this.options.handoff!.releaseHandoffBlocks(handoff);
   }
 
   /** Leader. Aborts a request of `submit` on all ranks. */
@@ -92,7 +138,12 @@ export class RankLoop {
   /** Leader, between turns. Whether there is something for the next one; another instance may have begun it already. */
   get hasInput(): boolean {
     const { engine, handoff, peers } = this.options;
-    return this.isWoken || peers.hasMail || engine.hasWork || handoff?.hasAdmittableKvImport === true;
+    const hasRecords = this.notifications.length > 0;
+    return this.isWoken || hasRecords || peers.hasMail || engine.hasWork || handoff?.hasAdmittableKvImport === true;
+  }
+
+  private get carriesLog(): boolean {
+    return this.options.carrier === 'host';
   }
 
   /** One turn. Ranks of an instance, and instances that share experts, wait for each other in it. */
@@ -102,6 +153,7 @@ export class RankLoop {
     const turn = place.isLeader ? this.lead() : yield* this.follow();
     if (engine.role === 'decode') handoff?.pollPendingKvImports();
     else handoff?.pollPendingKvPushes();
+    if (this.carriesLog && place.isLeader) this.notifications.push(...handoff!.drainHandoffCompletionNotifications());
     onMoment?.('polled');
     this.apply(turn);
     while (handoff !== null && !handoff.stepReady) yield;
@@ -126,7 +178,15 @@ export class RankLoop {
       prompt: Array.from(prompt),
       samplingParams: samplingParams ?? {},
     }));
-    const turn: Turn = { prompts, aborts: this.aborts.splice(0), isEnding: this.isEnding };
+    this.taken = this.handoffs.splice(0);
+    const turn: Turn = {
+      prompts,
+      aborts: this.aborts.splice(0),
+      handoffs: this.taken,
+      releases: this.releases.splice(0),
+      notifications: this.notifications.splice(0),
+      isEnding: this.isEnding,
+    };
     for (const rank of this.others) peers.send(rank, encoder.encode(JSON.stringify(turn)));
     return turn;
   }
@@ -136,20 +196,26 @@ export class RankLoop {
     return JSON.parse(decoder.decode(bytes)) as Turn;
   }
 
-  private apply({ prompts, aborts }: Turn): void {
-    const { engine, place } = this.options;
-    for (const [index, prompt] of prompts.entries()) {
-      const result = engine.addRequest(prompt);
-      if (place.isLeader) this.answer(this.given[index]!, result);
-      // The leader's caller hears of it; the other ranks come to the same end.
-      else result.catch(() => undefined);
-    }
+  private apply({ prompts, aborts, handoffs, releases, notifications }: Turn): void {
+    const { engine, handoff } = this.options;
+    for (const record of notifications) handoff!.recordHandoffCompletionNotification(record);
+    for (const released of releases) handoff!.releaseHandoffBlocks(released);
+    for (const [index, request] of handoffs.entries()) this.answer(this.taken[index], this.add(request));
+    for (const [index, request] of prompts.entries()) this.answer(this.given[index], engine.addRequest(request));
     for (const requestId of aborts) engine.abort(requestId);
   }
 
-  private answer(request: PromptRequest, result: Promise<Finished>): void {
-    this.submitted.get(request)?.(result);
-    this.submitted.delete(request);
+  /** Rejects for a ticket that is none, on all ranks alike. */
+  private async add({ requestId, prompt, samplingParams, ticket }: Handoff): Promise<Finished> {
+    const { kvMeta, blockIds } = decodeTicket(ticket);
+    return this.options.handoff!.addRequestWithKvHandoff(requestId, prompt, samplingParams, kvMeta, blockIds);
+  }
+
+  /** The leader's caller hears of it; the other ranks come to the same end. */
+  private answer(request: PromptRequest | Handoff | undefined, result: Promise<Finished>): void {
+    if (request === undefined) return void result.catch(() => undefined);
+    this.callers.get(request)?.(result);
+    this.callers.delete(request);
   }
 
   private handOff(handoff: StateHandoff): void {

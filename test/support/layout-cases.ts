@@ -102,6 +102,8 @@ export interface LayoutCase {
   readonly targetBlock: number;
   /** Whether replicas on the source share the reading. */
   readonly balance: 'first' | 'spread';
+  /** What brings the log of each side to its ranks. */
+  readonly carrier: 'group' | 'host';
 }
 
 /** From each to each. */
@@ -123,6 +125,7 @@ export function layoutCases(pairs: readonly Pair[]): LayoutCase[] {
         targetMemory: memories[(pair + k + s + 1) % memories.length]!,
         sourceBlock: [4, 4, 8, 2, 4][(pair + s) % 5]!,
         targetBlock: [4, 8, 4, 2, 2][(pair + s) % 5]!,
+        carrier: (pair + k + s) % 3 === 0 ? ('host' as const) : ('group' as const),
         balance: (pair + k) % 2 === 0 ? ('first' as const) : ('spread' as const),
       })),
     ),

@@ -1,5 +1,5 @@
 /** One handoff between two layouts, against one engine of one rank that has none. */
-import { checkCompatible, decodeTicket, type Finished } from '../../lib/index.js';
+import { checkCompatible, type Finished } from '../../lib/index.js';
 import type { FinishedExtra } from '../../examples/engine/request.js';
 import { bitsOf, greedy, promptOf } from './engine-fixture.js';
 import { layoutModel, shapes, type LayoutCase, type Situation } from './layout-cases.js';
@@ -49,6 +49,7 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
     ...each.sourceMemory,
     role: 'prefill',
     blockSize: each.sourceBlock,
+    carrier: each.carrier,
     model,
     shape: shapes[each.source]!,
   });
@@ -56,6 +57,7 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
     ...each.targetMemory,
     role: 'decode',
     blockSize: each.targetBlock,
+    carrier: each.carrier,
     balance: each.balance,
     model,
     shape: shapes[each.target]!,
@@ -66,11 +68,10 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
     const to = target.shape.dp - 1;
     const decode = target.leader(to);
     const prefill = source.leader(from);
-    decode.handoff.on('kvReadDone', ({ source: ref }) => prefill.handoff.releaseHandoffBlocks(ref!));
+    decode.handoff.on('kvReadDone', ({ source: ref }) => prefill.loop.release(ref!));
     const handOver = async (requestId: string, prompt: readonly number[]): Promise<Finished> => {
       const { ticket, finished } = await source.prefill(requestId, prompt, sampling, from);
-      const { kvMeta, blockIds: sourceBlocks } = decodeTicket(ticket);
-      const result = decode.handoff.addRequestWithKvHandoff(requestId, prompt, sampling, kvMeta, sourceBlocks);
+      const result = decode.loop.takeOver({ requestId, prompt, samplingParams: sampling, ticket });
       let outcome: Finished | Error | null = null;
       result.then(
         (value) => (outcome = value),

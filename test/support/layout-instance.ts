@@ -29,6 +29,7 @@ export interface LayoutInstanceOptions extends Pick<
   readonly shape: Partial<RankShape>;
   readonly blockSize?: number;
   readonly balance?: 'first' | 'spread';
+  readonly carrier?: 'group' | 'host';
   readonly poolSize?: number;
   readonly maxRequests?: number;
 }
@@ -108,6 +109,7 @@ export class LayoutWorld {
         handoff,
         place,
         peers: own,
+        carrier: options.carrier ?? 'group',
         onTicket: (finished, ticket) => prefilled[place.instance]!.push({ ticket: encodeTicket(ticket), finished }),
       });
       return { place, engine, memory, handoff, loop, warnings };
@@ -117,6 +119,7 @@ export class LayoutWorld {
         handoff.setupKvTransfer(role === 'decode' ? 'decode' : 'prefill', 'host', {
           group: groups[place.instance]![place.instanceRank]!,
           balance: options.balance ?? 'first',
+          carrier: options.carrier ?? 'group',
         }),
       ),
     );
