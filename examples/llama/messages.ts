@@ -22,6 +22,7 @@ const ticket = text(8 * 1024 * 1024);
 /** SHA-256 of one row of logits, in hexadecimal. */
 const digest = text(64);
 const milliseconds = number;
+const token31 = integer(0, 2 ** 31 - 1);
 
 const engine = record({
   /** Where llama.cpp's libraries lie. */
@@ -68,6 +69,7 @@ export const prefillAnswers = {
   prefilled: {
     id,
     ticket,
+    firstToken: token31,
     /** Of the logits that the first token was drawn from. */
     logits: digest,
     computedTokens: integer(0),
@@ -92,7 +94,6 @@ export const decodeCommands = {
 
 const { deferred, reserved, landed, admitted, token, readDone, failed } = engineAnswers;
 
-const token31 = integer(0, 2 ** 31 - 1);
 /** One operation on llama.cpp's memory (decode-engine.ts), flat; `rows` is empty unless it is an evaluation. */
 const operation = record({
   what: oneOf('keep', 'load', 'evaluate'),

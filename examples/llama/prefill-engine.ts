@@ -12,6 +12,7 @@ import { StateMemory } from './state-memory.js';
 
 export interface PrefilledPrompt {
   readonly ticket: Ticket;
+  readonly firstToken: number;
   /** Of the first token, which is drawn here and travels in the ticket. */
   readonly logits: Float32Array;
   /** Tokens that were evaluated; the rest was in a lane. */
@@ -126,8 +127,10 @@ export class LlamaPrefillEngine implements PrefillContext {
       throw error;
     }
     const saved = performance.now();
+    const firstToken = greedy(logits);
     return {
-      ticket: this.handOff(requestId, prompt, blocks, greedy(logits)),
+      ticket: this.handOff(requestId, prompt, blocks, firstToken),
+      firstToken,
       logits,
       computedTokens: prompt.length - kept,
       savedBlocks: fresh.length,

@@ -44,6 +44,7 @@ export class LlamaRouter {
   private readonly cards: Partial<Record<Role, InstanceCard>> = {};
   private readonly ends: Partial<Record<Role, Stopped>> = {};
   private readonly residents: Partial<Record<Role, number>> = {};
+  private readonly held = new Set<Observation>();
   private failure: Error | null = null;
   private heardAt = Date.now();
   private readonly checks = new Set<() => void>();
@@ -56,14 +57,28 @@ export class LlamaRouter {
     this.checkCards();
   }
 
-  /** Submits a request; `settled` waits for its end. */
-  submit(request: LlamaRequest): Observation {
+  /**
+   * Submits a request; `settled` waits for its end.
+   *
+   * @param holds - keeps the ticket until `handOver`
+   */
+  submit(request: LlamaRequest, holds = false): Observation {
     const seen = new Observation(request);
     this.observations.set(request.id, seen);
+    if (holds) this.held.add(seen);
     const { instance, incarnation } = this.cards.decode!;
     const owner = `${instance}/${incarnation}`;
     this.prefill.send({ kind: 'prompt', id: request.id, prompt: Array.from(request.prompt), owner });
     return seen;
+  }
+
+  /** Gives decode the tickets that were held, all at once and in order. */
+  handOver(seen: readonly Observation[]): void {
+    for (const each of seen) {
+      const { request, prefilled } = each;
+      if (!this.held.delete(each) || prefilled === null) continue;
+      this.sendTicket(request, prefilled.ticket);
+    }
   }
 
   /** Aborts a request wherever it is. */
@@ -189,12 +204,14 @@ export class LlamaRouter {
       case 'prefilled': {
         const seen = this.of(answer.id);
         seen.prefilled = answer;
-        const { id, prompt, limit } = seen.request;
+        const { id, prompt } = seen.request;
+        seen.tokenTimes.push(performance.now());
+        this.options.onToken?.(id, answer.firstToken);
         this.say(
           `${id.padEnd(10)} prefilled: ${answer.computedTokens} of ${prompt.length} tokens computed in ${answer.evaluateMs.toFixed(0)} ms, ` +
             `${answer.savedBlocks} blocks saved in ${answer.saveMs.toFixed(1)} ms, ticket of ${answer.ticket.length} bytes`,
         );
-        this.decode.send({ kind: 'handoff', id, prompt: Array.from(prompt), limit, ticket: answer.ticket });
+        if (!this.held.has(seen)) this.sendTicket(seen.request, answer.ticket);
         break;
       }
       case 'released':
@@ -264,6 +281,10 @@ export class LlamaRouter {
     if (answer.kind === 'ready') this.cards[role] = parseInstanceCard(answer.card);
     else if (answer.kind === 'stopped') this.ends[role] = answer;
     else if (answer.kind === 'memory') this.residents[role] = answer.residentBytes;
+  }
+
+  private sendTicket({ id, prompt, limit }: LlamaRequest, ticket: string): void {
+    this.decode.send({ kind: 'handoff', id, prompt: Array.from(prompt), limit, ticket });
   }
 
   private release(handoff: HandoffRef): void {
