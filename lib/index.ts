@@ -59,7 +59,7 @@ export {
   type InProcessRankGroupOptions,
   type MessageKind,
 } from './control/in-process-rank-group.js';
-export type { LogRecord, RankGroup, StepFrame } from './control/rank-group.js';
+export type { LogRecord, RankGroup, RankReport, StepFrame } from './control/rank-group.js';
 export { SocketRankGroup, type SocketRankGroupOptions } from './control/socket-rank-group.js';
 export type { RankAddress } from './control/ranks/rendezvous.js';
 

@@ -14,6 +14,7 @@ type Arguments<N extends Name> = Parameters<StateHandoffEvents[N]>;
 const fatalCodes: ReadonlySet<HandoffErrorCode> = new Set([
   'INVARIANT',
   'DIVERGENCE',
+  'RANK_LOST',
   'ENGINE_FATAL',
   'COMPLETION_CONTRADICTED',
   'ENGINE_CALL_FAILED',
@@ -37,10 +38,7 @@ export class Notices {
       return body();
     } catch (thrown) {
       const error = engineCallError(thrown);
-      if (fatalCodes.has(error.code) && !this.told.has(error)) {
-        this.told.add(error);
-        this.tell('engineFailed', error);
-      }
+      if (fatalCodes.has(error.code)) this.engineFailed(error);
       throw error;
     } finally {
       this.depth -= 1;
@@ -51,6 +49,13 @@ export class Notices {
   tell<N extends Name>(name: N, ...args: Arguments<N>): void {
     this.outbox.push(() => this.emitNow(name, ...args));
     this.flush();
+  }
+
+  /** The engine must stop; said once for each error, however often it is thrown. */
+  engineFailed(error: HandoffError): void {
+    if (this.told.has(error)) return;
+    this.told.add(error);
+    this.tell('engineFailed', error);
   }
 
   /** What the control plane hears comes from rank 0 alone, once for the instance. */

@@ -218,6 +218,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
         });
         return;
       }
+      prefill.requireWhole();
       prefill.role.checkPush(pin, cachedPrefixBlocks);
       parseInstanceMeta(decodeMetas, decode === null ? 'decode' : `${decode.instance}/${decode.incarnation}`);
       log.submit({

@@ -30,6 +30,8 @@ const pureFiles = [
   'lib/control/coordinator/**/*.ts',
   'lib/control/rank-group.ts',
   'lib/control/in-process-rank-group.ts',
+  'lib/control/placement.ts',
+  'lib/control/agreement.ts',
   'lib/control/ranks/framing.ts',
   'lib/control/ranks/step-frame.ts',
   'lib/control/ranks/wire-value.ts',

@@ -5,10 +5,9 @@
  * keeps its order; a `delivery` policy can hold a channel back so that ranks see the log at different times.
  */
 import { argumentError, HandoffError } from '../errors.js';
-import type { RankGroup, StepFrame } from './rank-group.js';
-
-/** Bytes of a completion report (spec 1.2). */
-const reportBytes = 14;
+import { completionReportBytes } from './completion-report.js';
+import { placementReportBytes } from './placement.js';
+import type { RankGroup, RankReport, StepFrame } from './rank-group.js';
 
 /** What travels: a report to rank 0, or a frame from it. */
 export type MessageKind = 'report' | 'frame';
@@ -37,7 +36,7 @@ interface Gather {
 /** What the ranks of one group share. */
 class Hub {
   readonly ranks: InProcessRankGroup[] = [];
-  readonly reports: Channel<Uint8Array>[];
+  readonly reports: Channel<RankReport>[];
   readonly frames: Channel<StepFrame>[];
   readonly gathers: Gather[] = [];
   lastStep = 0;
@@ -65,6 +64,8 @@ class Hub {
 /** See {@link InProcessRankGroup.create}. */
 export class InProcessRankGroup implements RankGroup {
   onWake: (() => void) | null = null;
+  /** Ranks of one process do not get lost. */
+  readonly failure = null;
   readonly #hub: Hub;
   #gathersDone = 0;
   #closed = false;
@@ -120,20 +121,25 @@ export class InProcessRankGroup implements RankGroup {
     });
   }
 
-  /** @throws `ARGUMENT_INVALID` on rank 0 or when `bytes` is no report; `CLOSED` */
-  report(bytes: Uint8Array): void {
+  /** @throws `ARGUMENT_INVALID` on rank 0 or when it is no report; `CLOSED` */
+  report({ completion, placement }: RankReport): void {
     this.#requireOpen('report');
     if (this.rank === 0) throw argumentError('report: rank', 'a worker (rank above 0)', this.rank);
-    if (bytes.byteLength !== reportBytes) throw argumentError('bytes', `${reportBytes} bytes`, bytes.byteLength);
+    requireLength('report.completion', completion, completionReportBytes);
+    if (placement !== null) requireLength('report.placement', placement, placementReportBytes);
     const first = this.#hub.ranks[0]!;
     if (first.#closed) return;
-    if (this.#hub.send(this.#hub.reports[this.rank]!, Uint8Array.from(bytes), this.rank, 'report')) first.onWake?.();
+    const copy = {
+      completion: Uint8Array.from(completion),
+      placement: placement === null ? null : Uint8Array.from(placement),
+    };
+    if (this.#hub.send(this.#hub.reports[this.rank]!, copy, this.rank, 'report')) first.onWake?.();
   }
 
   /** By rank, and in order within a rank. @throws `NOT_RANK_ZERO`, `CLOSED` */
-  drainReports(): readonly Uint8Array[] {
+  drainReports(): readonly RankReport[] {
     this.#requireRankZero('drainReports');
-    const drained: Uint8Array[] = [];
+    const drained: RankReport[] = [];
     for (const channel of this.#hub.reports) {
       if (channel.arrived.length === 0) continue;
       drained.push(...channel.arrived);
@@ -206,6 +212,10 @@ export class InProcessRankGroup implements RankGroup {
       details: { rank: this.rank },
     });
   }
+}
+
+function requireLength(path: string, bytes: Uint8Array, length: number): void {
+  if (bytes.byteLength !== length) throw argumentError(path, `${length} bytes`, bytes.byteLength);
 }
 
 /** Empty frames are most of all frames and hold nothing to share. */

@@ -4,6 +4,10 @@
  * Never a collective on the compute path, and never a wait on the event loop.
  */
 import type { RequestId, SamplingParams } from '../engine-context.js';
+import type { HandoffError, HandoffErrorCode } from '../errors.js';
+
+/** Why an instance as a whole can fail. */
+export const failureCodes = ['DIVERGENCE', 'RANK_LOST', 'RANK_SETUP_FAILED'] as const satisfies HandoffErrorCode[];
 
 /** One entry of the ordered schedule log (law 4). */
 export type LogRecord =
@@ -38,7 +42,24 @@ export type LogRecord =
       readonly targetIncarnation: string | null;
     }
   | { readonly kind: 'push-safe'; readonly pushId: number }
-  | { readonly kind: 'attest-dead'; readonly instance: string; readonly incarnation: string };
+  | { readonly kind: 'attest-dead'; readonly instance: string; readonly incarnation: string }
+  | {
+      readonly kind: 'instance-failed';
+      readonly code: (typeof failureCodes)[number];
+      /** The rank that diverged or is gone; null when it is not known. */
+      readonly rank: number | null;
+      /** The request at which it showed; null for a rank that is gone. */
+      readonly attemptId: number | null;
+      readonly reason: string;
+    };
+
+/** What one rank says about one attempt. */
+export interface RankReport {
+  /** 14 bytes: how its part ended (spec 1.2). */
+  readonly completion: Uint8Array;
+  /** 20 bytes beside them: the digest of where it placed the request. Null from a peer that has none. */
+  readonly placement: Uint8Array | null;
+}
 
 /** What rank 0 publishes once a step and each worker applies exactly once. */
 export interface StepFrame {
@@ -53,15 +74,17 @@ export interface RankGroup {
   readonly size: number;
   /** Setup only. Resolves with every rank's value, by rank. */
   allGather(value: unknown): Promise<readonly unknown[]>;
-  /** Rank r > 0: a 14-byte completion report to rank 0 (spec 1.2). */
-  report(bytes: Uint8Array): void;
+  /** Rank r > 0: what became of its part, to rank 0. */
+  report(report: RankReport): void;
   /** Rank 0: reports that arrived since the last call. */
-  drainReports(): readonly Uint8Array[];
+  drainReports(): readonly RankReport[];
   /** Rank 0: sends a frame to every worker. */
   publish(frame: StepFrame): void;
   /** Worker: the next frame, or null when it has not arrived. */
   nextFrame(): StepFrame | null;
-  /** Called when a report or a frame arrives. */
+  /** Why the group is no longer whole, with `details.rank`; null while every rank is there. Once set it stays. */
+  readonly failure: HandoffError | null;
+  /** Called when a report or a frame arrives, and when a rank is lost. */
   onWake: (() => void) | null;
   /** Idempotent. */
   close(): void;

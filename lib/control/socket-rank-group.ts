@@ -6,7 +6,8 @@
  */
 import { argumentError, HandoffError } from '../errors.js';
 import { completionReportBytes, decodeCompletionReport } from './completion-report.js';
-import type { RankGroup, StepFrame } from './rank-group.js';
+import { decodePlacementReport } from './placement.js';
+import type { RankGroup, RankReport, StepFrame } from './rank-group.js';
 import type { RankConnection } from './ranks/connection.js';
 import { frameKind } from './ranks/framing.js';
 import { checkToken } from './ranks/handshake.js';
@@ -48,7 +49,7 @@ export class SocketRankGroup implements RankGroup {
   readonly #peers: (RankConnection | null)[];
   /** Ranks that closed their group on purpose. */
   readonly #departed = new Set<number>();
-  readonly #reports: Uint8Array[][];
+  readonly #reports: RankReport[][];
   readonly #frames: { readonly frame: StepFrame; readonly bytes: number }[] = [];
   #frameBytes = 0;
   readonly #gathering: Gathering;
@@ -102,18 +103,17 @@ export class SocketRankGroup implements RankGroup {
     return gathered;
   }
 
-  /** @throws `ARGUMENT_INVALID` on rank 0 or when `bytes` is no report of this rank; `CLOSED` */
-  report(bytes: Uint8Array): void {
+  /** @throws `ARGUMENT_INVALID` on rank 0 or when it is no report of this rank; `CLOSED` */
+  report(report: RankReport): void {
     this.#requireOpen('report');
     if (this.rank === 0) throw argumentError('report: rank', 'a worker (rank above 0)', this.rank);
-    if (bytes.byteLength !== completionReportBytes)
-      throw argumentError('bytes', `${completionReportBytes} bytes`, bytes.byteLength);
-    requireRank(bytes, this.rank);
-    this.#peers[0]?.send(frameKind.report, bytes);
+    requireSender(report, this.rank);
+    const { completion, placement } = report;
+    this.#peers[0]?.send(frameKind.report, placement === null ? completion : Buffer.concat([completion, placement]));
   }
 
   /** By rank, and in order within a rank. @throws `NOT_RANK_ZERO`, `CLOSED` */
-  drainReports(): readonly Uint8Array[] {
+  drainReports(): readonly RankReport[] {
     this.#requireRankZero('drainReports');
     return this.#reports.flatMap((reports) => reports.splice(0));
   }
@@ -173,10 +173,15 @@ export class SocketRankGroup implements RankGroup {
   #takeFromWorker(peer: number, kind: number, payload: Uint8Array): void {
     switch (kind) {
       case frameKind.report: {
-        const reports = this.#reports[peer] as Uint8Array[];
-        requireRank(payload, peer);
+        const reports = this.#reports[peer] as RankReport[];
+        const bytes = Uint8Array.from(payload);
+        const report = {
+          completion: bytes.subarray(0, completionReportBytes),
+          placement: bytes.length <= completionReportBytes ? null : bytes.subarray(completionReportBytes),
+        };
+        requireSender(report, peer);
         if (reports.length >= reportsMax) throw argumentError('reports', `at most ${reportsMax} undrained`, 'more');
-        reports.push(Uint8Array.from(payload));
+        reports.push(report);
         this.onWake?.();
         return;
       }
@@ -264,9 +269,12 @@ export class SocketRankGroup implements RankGroup {
 }
 
 /** A report may only speak for the rank that sent it. */
-function requireRank(bytes: Uint8Array, rank: number): void {
-  const report = decodeCompletionReport(bytes);
+function requireSender({ completion, placement }: RankReport, rank: number): void {
+  const report = decodeCompletionReport(completion);
   if (report.rank !== rank) throw argumentError('report.rank', `rank ${rank}, who sent it`, report.rank);
+  if (placement === null) return;
+  const beside = decodePlacementReport(placement);
+  if (beside.rank !== rank) throw argumentError('placement.rank', `rank ${rank}, who sent it`, beside.rank);
 }
 
 function lost(rank: number, size: number, why: string): HandoffError {

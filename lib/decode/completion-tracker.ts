@@ -22,6 +22,15 @@ export interface CompletionDecision {
   readonly reason: string | null;
 }
 
+/** Two ranks that placed one request differently: this instance has diverged. */
+export interface PlacementConflict {
+  readonly requestId: number;
+  /** The rank that reported last. */
+  readonly rank: number;
+  /** The rank it differs from; rank 0 when it has reported. */
+  readonly otherRank: number;
+}
+
 interface Entry {
   readonly requestId: number;
   /** Order of first mention: the order of decisions within one drain. */
@@ -33,12 +42,16 @@ interface Entry {
   failed: boolean;
   reason: string | null;
   failureAnnounced: boolean;
+  /** Two ranks placed it differently; told once. */
+  diverged: boolean;
   /** Whether it waits for the next drain. */
   isDirty: boolean;
 }
 
 interface RankResult {
   readonly failed: boolean;
+  /** Where it placed the request; null when it did not say. */
+  readonly digest: bigint | null;
   sourceSafe: boolean;
 }
 
@@ -47,6 +60,7 @@ export class CompletionTracker {
   readonly #entries = new Map<number, Entry>();
   readonly #ended = new IdSet();
   #dirty: Entry[] = [];
+  #conflicts: PlacementConflict[] = [];
   #sequence = 0;
   #lateReports = 0;
 
@@ -73,12 +87,14 @@ export class CompletionTracker {
   }
 
   /**
-   * Takes one rank's result. The same result may come again, and an unsafe one may become safe.
+   * Takes one rank's result. The same result may come again, and an unsafe one may become safe. A request that two ranks
+   * placed differently has failed.
    *
+   * @param digest - where the rank placed the request; null when it does not say
    * @throws `ARGUMENT_INVALID` for a rank outside the instance; `COMPLETION_CONTRADICTED` when a rank changes its result
    *   or takes back that it is safe. Nothing changes then.
    */
-  report({ requestId, rank, failed, sourceSafe }: CompletionReport): void {
+  report({ requestId, rank, failed, sourceSafe }: CompletionReport, digest: bigint | null = null): void {
     if (!Number.isSafeInteger(rank) || rank < 0 || rank >= this.#worldSize) {
       throw argumentError('report.rank', `a rank in [0, ${this.#worldSize - 1}]`, rank);
     }
@@ -89,7 +105,8 @@ export class CompletionTracker {
     }
     const previous = entry.results[rank];
     if (previous === undefined) {
-      entry.results[rank] = { failed, sourceSafe };
+      this.#comparePlacement(entry, rank, digest);
+      entry.results[rank] = { failed, sourceSafe, digest };
       if (sourceSafe) entry.safeCount++;
       if (failed) entry.failed = true;
     } else {
@@ -159,6 +176,22 @@ export class CompletionTracker {
     return decisions;
   }
 
+  /** Conflicts since the last call; the first of each request. */
+  takeConflicts(): PlacementConflict[] {
+    const conflicts = this.#conflicts;
+    if (conflicts.length > 0) this.#conflicts = [];
+    return conflicts;
+  }
+
+  #comparePlacement(entry: Entry, rank: number, digest: bigint | null): void {
+    if (digest === null || entry.diverged) return;
+    const otherRank = entry.results.findIndex((other) => other !== undefined && (other.digest ?? digest) !== digest);
+    if (otherRank < 0) return;
+    entry.diverged = true;
+    entry.failed = true;
+    this.#conflicts.push({ requestId: entry.requestId, rank, otherRank });
+  }
+
   /** The entry of a request, made on first mention; null when the request has ended. */
   #open(requestId: number): Entry | null {
     if (!Number.isSafeInteger(requestId) || requestId < 0)
@@ -174,6 +207,7 @@ export class CompletionTracker {
       failed: false,
       reason: null,
       failureAnnounced: false,
+      diverged: false,
       isDirty: false,
     };
     this.#entries.set(requestId, entry);

@@ -25,6 +25,8 @@ export interface DecodeNotices {
   admitted(pending: PendingImport): void;
   quarantined(pending: PendingImport): void;
   reclaimed(pending: PendingImport): void;
+  /** The instance must be restarted. */
+  instanceFailed(error: HandoffError): void;
   /** A call into the host engine threw where nobody could be told by a throw. */
   engineCallFailed(error: unknown): void;
   /** The caller's promise: exactly one of these for every attempt. */
@@ -41,6 +43,8 @@ export interface DecodeDependencies {
   readonly parse: (record: AddRecord) => ImportSource;
   /** This rank's transfer for a reservation; failures before anything is posted come back as a failed transfer. */
   readonly startTransfer: (pending: PendingImport, reservation: Reservation) => LocalTransfer;
+  /** Where this rank placed a reservation, to be compared with the other ranks'; null when there are none. */
+  readonly digest: (reservation: Reservation) => bigint | null;
   /** Whether the source has to start too, and whether an unsafe failure ends the engine. */
   readonly transportTraits: (pending: PendingImport) => {
     readonly twoSided: boolean;

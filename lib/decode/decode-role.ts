@@ -8,6 +8,7 @@ import type { Finished, RequestId } from '../engine-context.js';
 import { HandoffError } from '../errors.js';
 import { invariant } from '../invariant.js';
 import { HashOwners } from './hash-owners.js';
+import { requestFailure } from './instance-failure.js';
 import { importTransition, type ImportEffect, type ImportEvent } from './kv-import.js';
 import { LocalTransfer } from './local-transfer.js';
 import type { AddRecord, DecodeDependencies } from './decode-dependencies.js';
@@ -34,6 +35,8 @@ export class DecodeRole {
   /** Growth that reserved and agreed imports may still need. */
   private growthPending = 0;
   private fatal: HandoffError | null = null;
+  /** Why the instance as a whole has failed: nothing starts any more. */
+  private failure: HandoffError | null = null;
   private readonly landing = new LandingFences();
 
   constructor(private readonly deps: DecodeDependencies) {
@@ -99,6 +102,7 @@ export class DecodeRole {
       state: 'queued',
       reservation: null,
       local: null,
+      digest: null,
       startedAt: 0,
       inFlightBytes: 0,
       error: refusal,
@@ -107,7 +111,8 @@ export class DecodeRole {
     this.imports.set(pending.attemptId, pending);
     this.labels.set(pending.requestId, pending);
     this.queue.set(pending.attemptId, pending);
-    this.drainQueue();
+    if (this.failure === null) this.drainQueue();
+    else this.expireFailed(pending, this.failure);
   }
 
   /** An abort or expiry at its place in the log; unknown or finished attempts are no-ops. */
@@ -144,16 +149,16 @@ export class DecodeRole {
       if (safe) this.fire(pending, 'nowSafe');
     } else if (failed) {
       pending.error ??=
-        pending.local?.error ??
+        (this.failure === null ? pending.local?.error : requestFailure(this.failure, safe)) ??
         reason ??
         new HandoffError('PEER_RANK_FAILED', 'the transfer failed on a model-parallel peer');
       if (!safe && this.deps.transportTraits(pending).fatalWhenUnsafe) this.noteFatal(pending);
       this.fire(pending, safe ? 'failSafe' : 'failUnsafe');
     } else {
       invariant(safe, 'a success is agreed only when every rank is safe', { attemptId });
-      const isOutdated = this.isOutdated(pending);
-      if (isOutdated) pending.error = outdated(pending, this.deps.options.epoch);
-      this.fire(pending, isOutdated ? 'failSafe' : 'succeed');
+      if (this.failure !== null) pending.error = requestFailure(this.failure, true);
+      else if (this.isOutdated(pending)) pending.error = outdated(pending, this.deps.options.epoch);
+      this.fire(pending, pending.error === null ? 'succeed' : 'failSafe');
     }
     this.drainQueue();
   }
@@ -166,6 +171,34 @@ export class DecodeRole {
       this.fire(pending, 'expire');
     }
     this.drainQueue();
+  }
+
+  /**
+   * The instance has failed. What waits ends here; what is on its way ends at its decision, and its memory on proof.
+   * Nothing is admitted any more.
+   */
+  applyInstanceFailure(failure: HandoffError): void {
+    if (this.failure !== null) return;
+    this.failure = failure;
+    this.stop(failure);
+    for (const pending of [...this.queue.values(), ...this.admittable.values()]) this.expireFailed(pending, failure);
+  }
+
+  /** Nothing is admitted any more. Changes no allocator. */
+  stop(failure: HandoffError): void {
+    if (this.fatal === failure) return;
+    this.fatal ??= failure;
+    this.deps.notices.instanceFailed(failure);
+  }
+
+  /** @throws what the instance has failed of, for a request that comes too late */
+  requireWhole(): void {
+    if (this.failure !== null) throw requestFailure(this.failure, true);
+  }
+
+  private expireFailed(pending: PendingImport, failure: HandoffError): void {
+    pending.error = requestFailure(failure, true);
+    this.fire(pending, 'expire');
   }
 
   private isOutdated({ source }: PendingImport): boolean {
@@ -249,6 +282,7 @@ export class DecodeRole {
     );
     if (reservation === null) return false;
     pending.reservation = reservation;
+    pending.digest = this.deps.digest(reservation);
     pending.startedAt = options.clock.now();
     // A queue deadline that was decided but comes after the start has lost.
     pending.endDecided = false;

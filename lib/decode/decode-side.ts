@@ -2,8 +2,9 @@
  * Decode, as the public class sees it: callers' promises, arrivals, deadlines and rank 0's duties around `DecodeRole`.
  */
 import { Agreement } from '../control/agreement.js';
+import { placementDigest } from '../control/placement.js';
 import type { LogRecord, RankGroup } from '../control/rank-group.js';
-import type { EngineContext, Finished, RequestId, SamplingParams } from '../engine-context.js';
+import type { EngineContext, Finished, RequestId } from '../engine-context.js';
 import { HandoffError, isHandoffError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import type { Metrics } from '../observe/metrics.js';
@@ -11,36 +12,15 @@ import type { CompiledOptions } from '../options.js';
 import { checkBlockHashes } from '../request-input.js';
 import type { ScheduleLog } from '../schedule-log.js';
 import { unreadyFence } from '../ticket-readiness.js';
-import { growthBlocks, heldBlocks } from './admission.js';
 import { checkExpectation } from './handoff-expectation.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
+import type { Arrival, ImportRequest, Waiter } from './arrival.js';
 import type { AddRecord, DecodeDependencies, DecodeNotices, ImportIdentity } from './decode-dependencies.js';
 import { DecodeRole } from './decode-role.js';
+import { requireFits } from './import-bounds.js';
+import { divergenceRecord, failureError, lossRecord } from './instance-failure.js';
 import type { ImportSource, PendingImport } from './pending-import.js';
 import type { Transfers } from './transfers.js';
-
-/** One request for an import, before it has a place in the log. */
-export interface ImportRequest {
-  readonly requestId: RequestId;
-  readonly prompt: Int32Array;
-  readonly samplingParams: SamplingParams;
-  readonly kvMeta: Readonly<Record<string, unknown>>;
-  readonly sourceBlockIds: readonly number[];
-}
-
-interface Waiter {
-  readonly resolve: (finished: Finished) => void;
-  readonly reject: (error: HandoffError) => void;
-}
-
-interface Arrival {
-  readonly request: ImportRequest;
-  readonly source: ImportSource;
-  readonly waiter: Waiter;
-  /** Null while the hashes are being computed off the event loop. */
-  hashes: BigInt64Array | null;
-  cancelled: boolean;
-}
 
 export interface DecodeSideDependencies {
   readonly context: EngineContext;
@@ -71,11 +51,14 @@ export class DecodeSide {
   private readonly reading = new Set<string>();
   private readonly parsed = new WeakMap<AddRecord, ImportSource>();
   private nextAttemptId = 1;
+  private failureDecided = false;
 
   constructor(private readonly deps: DecodeSideDependencies) {
     this.agreement = new Agreement(deps.group);
     this.role = new DecodeRole({
       ...deps,
+      digest: (reservation) =>
+        (deps.group?.size ?? 1) > 1 ? placementDigest({ logIndex: deps.log.logIndex, ...reservation }) : null,
       parse: (record) => this.parsed.get(record) ?? this.check(record),
       notices: {
         ...deps.notices,
@@ -172,6 +155,11 @@ export class DecodeSide {
         );
       case 'attest-dead':
         return this.role.applyAttestation(record.instance, record.incarnation);
+      case 'instance-failed':
+        this.role.applyInstanceFailure(failureError(record, this.labelOf(record.attemptId)));
+        // Rank 0 hears no more of what the lost rank had to say; it still hears when the others are quiet.
+        for (const { attemptId } of this.role.inFlight.values()) this.agreement.fail(attemptId, record.reason);
+        return;
       default:
         throw new HandoffError('WRONG_ROLE', `a ${record.kind} record belongs to a prefill engine's log`);
     }
@@ -181,9 +169,12 @@ export class DecodeSide {
   poll(): void {
     const { options, log, transfers } = this.deps;
     const now = options.clock.now();
-    transfers.poll(now, (attemptId, report) => this.agreement.report(attemptId, report));
-    if (log.rank !== 0) return;
+    transfers.poll(now, (attemptId, report) =>
+      this.agreement.report(attemptId, report, this.role.imports.get(attemptId)?.digest ?? null),
+    );
+    if (log.rank !== 0) return this.pollLeader();
     this.agreement.collect();
+    this.pollFailure();
     this.pollDeadlines(now);
     const failures: unknown[] = [];
     for (const { requestId, failed, sourceSafe, reason } of this.agreement.decisions()) {
@@ -209,6 +200,30 @@ export class DecodeSide {
     this.waiters.clear();
   }
 
+  /** Rank 0: an instance fails once, and before anything else is decided. */
+  private pollFailure(): void {
+    if (this.failureDecided) return;
+    const [conflict] = this.agreement.conflicts();
+    const loss = this.deps.group?.failure ?? null;
+    if (conflict === undefined && loss === null) return;
+    this.failureDecided = true;
+    this.deps.log.decide(
+      conflict === undefined
+        ? lossRecord(loss as HandoffError)
+        : divergenceRecord(conflict, this.labelOf(conflict.requestId)),
+    );
+  }
+
+  /** Worker: without rank 0 there is no log any more. */
+  private pollLeader(): void {
+    const failure = this.deps.group?.failure ?? null;
+    if (failure !== null && failure.details['rank'] === 0) this.role.stop(failure);
+  }
+
+  private labelOf(attemptId: number | null): RequestId | undefined {
+    return attemptId === null ? undefined : this.role.imports.get(attemptId)?.requestId;
+  }
+
   private pollDeadlines(now: number): void {
     const { queueMs, transferMs } = this.deps.options.deadlines;
     for (const pending of this.role.queued.values()) {
@@ -231,6 +246,7 @@ export class DecodeSide {
   private admissible(request: ImportRequest): ImportSource {
     const { context, options } = this.deps;
     const { requestId, prompt } = request;
+    this.role.requireWhole();
     if (this.claimedLabels.has(requestId) || this.role.byLabel(requestId) !== undefined) {
       throw new HandoffError(
         'DUPLICATE_REQUEST',
@@ -248,26 +264,7 @@ export class DecodeSide {
         { details: { requestId } },
       );
     }
-    const resume = 1 + context.numSpeculativeTokens;
-    const growth = growthBlocks(context, prompt.length, request.samplingParams);
-    const needed = heldBlocks(context, prompt.length) + growth;
-    const usable = context.blocks.poolSize - 1;
-    if (needed > usable) {
-      throw new HandoffError(
-        'CAPACITY_NEVER_FITS',
-        `the request needs ${needed} blocks over its life and this engine has ${usable}`,
-        {
-          details: { requestId, needed, usable },
-        },
-      );
-    }
-    if (prompt.length + resume > context.maxSequenceLength) {
-      throw new HandoffError(
-        'CAPACITY_NEVER_FITS',
-        `the prompt's ${prompt.length} tokens and ${resume} resume tokens exceed maxSequenceLength ${context.maxSequenceLength}`,
-        { details: { requestId } },
-      );
-    }
+    requireFits(context, requestId, prompt.length, request.samplingParams);
     // Only what would have to wait is bounded: with an empty queue a request is at least tried.
     const waiting = this.queuedCount;
     if (waiting > 0 && waiting >= options.limits.maxDeferred) {

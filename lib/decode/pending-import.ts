@@ -23,6 +23,8 @@ export interface PendingImport extends ReservationRequest {
   state: ImportState;
   reservation: Reservation | null;
   local: LocalTransfer | null;
+  /** Where this rank placed it, once it is reserved; null when nobody compares. */
+  digest: bigint | null;
   startedAt: number;
   /** What it counts for against `maxInFlightBytes`: bytes over all ranks, so the same number on every rank. */
   inFlightBytes: number;

@@ -20,6 +20,8 @@ export interface PrefillNotices {
   released(pin: Pin, reason: PinEndReason): void;
   overdue(pin: Pin, ageMs: number): void;
   pushFailed(pin: Pin, error: HandoffError, sourceSafe: boolean): void;
+  /** The instance must be restarted. */
+  instanceFailed(error: HandoffError): void;
   warning(message: string, error: unknown): void;
 }
 
@@ -57,6 +59,11 @@ export class PrefillRole {
       },
       ready: (pin) => deps.notices.ready(pin),
     });
+  }
+
+  /** Pushes that are not known to be over on all ranks. */
+  get pendingPushes(): Iterable<number> {
+    return this.pushes.keys();
   }
 
   get pendingPushCount(): number {

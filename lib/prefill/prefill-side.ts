@@ -12,6 +12,7 @@ import type { ScheduleLog } from '../schedule-log.js';
 import type { InstanceDescription } from '../setup/instance-description.js';
 import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
+import { failureError, lossRecord, type InstanceFailedRecord } from '../decode/instance-failure.js';
 import type { Transfers } from '../decode/transfers.js';
 import { checkFinished, checkShape, ownedBy, type FinishedPrefill } from './finished-prefill.js';
 import { buildKvMeta, type HandoffFields } from './handoff-metadata.js';
@@ -42,6 +43,10 @@ export class PrefillSide {
   readonly role: PrefillRole;
   private readonly agreement: Agreement;
 
+  /** Why the instance as a whole has failed: nothing is pinned or pushed any more. */
+  private failure: HandoffError | null = null;
+  private failureDecided = false;
+
   constructor(private readonly deps: PrefillSideDependencies) {
     this.agreement = new Agreement(deps.group);
     this.role = new PrefillRole(deps);
@@ -53,6 +58,7 @@ export class PrefillSide {
    */
   prepare(finished: readonly FinishedPrefill[]): PreparedHandoffs {
     try {
+      this.requireWhole();
       if (!Array.isArray(finished)) throw argumentError('finished', 'a list of finished requests', finished);
       const byRequest = new Map<RequestId, FinishedPrefill>();
       for (const [index, request] of finished.entries()) {
@@ -88,6 +94,7 @@ export class PrefillSide {
 
   /** Pins, and makes the ticket. @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT` */
   capture(requestId: RequestId, prepared: PreparedHandoffs, ready: Fence | null): Ticket {
+    this.requireWhole();
     const request = prepared.byRequest.get(requestId);
     if (request === undefined) {
       throw new HandoffError(
@@ -174,24 +181,52 @@ export class PrefillSide {
       case 'release':
         return this.role.applyRelease(record.handoffId, record.reason);
       case 'push':
-        return this.role.applyPush(record);
+        if (this.failure === null) return this.role.applyPush(record);
+        return this.deps.notices.warning('a push came after its instance had failed; nothing was sent', this.failure);
       case 'push-safe':
         return this.role.applyPushSafe(record.pushId);
       case 'attest-dead':
         return this.role.applyAttestation(record.instance, record.incarnation);
+      case 'instance-failed':
+        return this.applyInstanceFailure(record);
       default:
         throw new HandoffError('WRONG_ROLE', `a ${record.kind} record belongs to a decode engine's log`);
     }
   }
 
+  /** @throws what the instance has failed of */
+  requireWhole(): void {
+    if (this.failure !== null) throw this.failure;
+  }
+
+  private applyInstanceFailure(record: InstanceFailedRecord): void {
+    this.stop(failureError(record, undefined));
+    for (const pushId of this.role.pendingPushes) this.agreement.fail(pushId, record.reason);
+  }
+
+  private stop(failure: HandoffError): void {
+    if (this.failure !== null) return;
+    this.failure = failure;
+    this.deps.notices.instanceFailed(failure);
+  }
+
   poll(): void {
-    const { options, log, transfers } = this.deps;
+    const { options, log, transfers, group } = this.deps;
     const now = options.clock.now();
     this.role.ledger.pollReady();
     this.role.pollDrains(now);
-    transfers.poll(now, (pushId, report) => this.agreement.report(pushId, report));
-    if (log.rank !== 0) return;
+    transfers.poll(now, (pushId, report) => this.agreement.report(pushId, report, null));
+    const loss = group?.failure ?? null;
+    if (log.rank !== 0) {
+      // Without rank 0 there is no log any more.
+      if (loss !== null && loss.details['rank'] === 0) this.stop(loss);
+      return;
+    }
     this.agreement.collect();
+    if (loss !== null && !this.failureDecided) {
+      this.failureDecided = true;
+      log.decide(lossRecord(loss));
+    }
     for (const { requestId: pushId, failed, sourceSafe, reason } of this.agreement.decisions()) {
       if (this.role.noteDecision(pushId, failed, sourceSafe, reason)) log.decide({ kind: 'push-safe', pushId });
     }

@@ -121,6 +121,7 @@ function decodeSide(shared: Shared, notices: Notices, description: InstanceDescr
         notices.tellControlPlane('requestAborted', { ...identityOf(pending), sourceSafe }),
       admitted: (pending) => notices.tell('handoffAdmitted', identityOf(pending)),
       quarantined: (pending) => notices.tell('quarantined', { ...identityOf(pending), ...heldBy(pending) }),
+      instanceFailed: (error) => notices.engineFailed(error),
       engineCallFailed: (error) => notices.tell('engineFailed', engineCallError(error)),
       reclaimed: (pending) => notices.tell('reclaimed', { ...identityOf(pending), ...heldBy(pending) }),
     },
@@ -155,6 +156,7 @@ function prefillSide(
           error,
           sourceSafe,
         }),
+      instanceFailed: (error) => notices.engineFailed(error),
       warning: shared.warn,
     },
   });

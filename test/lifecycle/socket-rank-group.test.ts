@@ -4,7 +4,7 @@
  */
 import { connect, createServer, type Socket } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
-import type { LogRecord } from '../../lib/control/rank-group.js';
+import type { LogRecord, RankReport } from '../../lib/control/rank-group.js';
 import { frameBytes, frameKind } from '../../lib/control/ranks/framing.js';
 import { encodeStepFrame } from '../../lib/control/ranks/step-frame.js';
 import { encodeWireValue } from '../../lib/control/ranks/wire-value.js';
@@ -17,7 +17,9 @@ import {
   open,
   rank,
   rawRank,
+  placementBytes,
   report,
+  reportBytes,
   socketPath,
   until,
   whole,
@@ -46,12 +48,12 @@ describe('a whole group', () => {
       expect(worker.nextFrame()).toBeNull();
     }
     workers[0]!.report(report(1, 1));
-    workers[1]!.report(report(7, 2));
-    workers[0]!.report(report(2, 1));
-    const got: Uint8Array[] = [];
+    workers[1]!.report(report(7, 2, true));
+    workers[0]!.report(report(2, 1, true));
+    const got: RankReport[] = [];
     await until(leader, () => got.push(...leader.drainReports()) === 3);
-    expect(got.filter((bytes) => bytes[11] === 1)).toEqual([report(1, 1), report(2, 1)]);
-    expect(got.filter((bytes) => bytes[11] === 2)).toEqual([report(7, 2)]);
+    expect(got.filter(({ completion }) => completion[11] === 1)).toEqual([report(1, 1), report(2, 1, true)]);
+    expect(got.filter(({ completion }) => completion[11] === 2)).toEqual([report(7, 2, true)]);
     expect(leader.drainReports()).toEqual([]);
   });
 
@@ -72,7 +74,11 @@ describe('a whole group', () => {
     const notZero = expect.objectContaining({ code: 'NOT_RANK_ZERO' });
     expect(() => worker.publish(frame(1))).toThrow(notZero);
     expect(() => worker.drainReports()).toThrow(notZero);
-    expect(() => worker.report(new Uint8Array(13))).toThrow('bytes: expected 14 bytes, got 13');
+    expect(() => worker.report({ completion: new Uint8Array(13), placement: null })).toThrow(
+      'report: expected 14 bytes, got 13',
+    );
+    const lie = { ...report(1, 1), placement: placementBytes(1, 2) };
+    expect(() => worker.report(lie)).toThrow('placement.rank: expected rank 1, who sent it, got 2');
     expect(() => worker.report(report(1, 2))).toThrow('report.rank: expected rank 1, who sent it, got 2');
     expect(() => leader.publish(frame(2))).toThrow('frame.step: expected 1, got 2');
     // A record that cannot travel leaves the log where it was.
@@ -194,9 +200,17 @@ describe('a rank that is lost', () => {
     ['frame kind: expected one that a worker sends, got 9', bytes(frameKind.step, encodeStepFrame(frame(1)))],
     ['frame kind: expected one that a worker sends, got 77', bytes(77, '')],
     ['frame: expected at most 65536 bytes, got 65537', new Uint8Array([0, 1, 0, 1, 8])],
-    ['report: expected 14 bytes, got 13', bytes(frameKind.report, report(1, 2).subarray(1))],
-    ['report.rank: expected rank 2, who sent it, got 1', bytes(frameKind.report, report(1, 1))],
-    ['report.failed: expected 0 or 1, got 2', bytes(frameKind.report, report(1, 2).fill(2, 12, 13))],
+    ['report: expected 14 bytes, got 13', bytes(frameKind.report, reportBytes(1, 2).subarray(1))],
+    ['report.rank: expected rank 2, who sent it, got 1', bytes(frameKind.report, reportBytes(1, 1))],
+    ['report.failed: expected 0 or 1, got 2', bytes(frameKind.report, reportBytes(1, 2).fill(2, 12, 13))],
+    [
+      'placement: expected 20 bytes, got 19',
+      bytes(frameKind.report, Buffer.concat([reportBytes(1, 2), new Uint8Array(19)])),
+    ],
+    [
+      'placement.rank: expected rank 2, who sent it, got 1',
+      bytes(frameKind.report, Buffer.concat([reportBytes(1, 2), placementBytes(1, 1)])),
+    ],
     ['gathered value at byte 1: expected a known kind of value, got 255', bytes(frameKind.gather, 'ff')],
     [
       'gathers: expected at most 16 ahead of the others, got "more"',
@@ -250,7 +264,7 @@ describe('a rank that is lost', () => {
     ['its connection ended', new Uint8Array()],
     [
       'what it sent is refused: frame kind: expected one that rank 0 sends, got 8',
-      bytes(frameKind.report, report(1, 1)),
+      bytes(frameKind.report, reportBytes(1, 1)),
     ],
     ['what it sent is refused: frame.step: expected 1, got 2', bytes(frameKind.step, encodeStepFrame(frame(2)))],
     [

@@ -1,7 +1,7 @@
 /** What ranks say to each other survives its bytes whatever it is, and whatever bytes come end in a refusal or in what was sent. */
 import { inspect, isDeepStrictEqual } from 'node:util';
 import fc from 'fast-check';
-import type { LogRecord } from '../../lib/control/rank-group.js';
+import { failureCodes, type LogRecord } from '../../lib/control/rank-group.js';
 import { FrameReader, frameBytes } from '../../lib/control/ranks/framing.js';
 import { decodeStepFrame, encodeStepFrame } from '../../lib/control/ranks/step-frame.js';
 import { decodeWireValue, encodeWireValue } from '../../lib/control/ranks/wire-value.js';
@@ -94,6 +94,16 @@ const record: fc.Arbitrary<LogRecord> = fc.oneof(
     isPlainOnly,
   ),
   fc.record({ kind: fc.constant('push-safe' as const), pushId: attemptId }, isPlainOnly),
+  fc.record(
+    {
+      kind: fc.constant('instance-failed' as const),
+      code: fc.constantFrom(...failureCodes),
+      rank: fc.option(fc.nat(2 ** 31 - 1)),
+      attemptId: fc.option(attemptId),
+      reason: fc.string(),
+    },
+    isPlainOnly,
+  ),
   fc.record(
     { kind: fc.constant('attest-dead' as const), instance: fc.string(), incarnation: fc.string() },
     isPlainOnly,

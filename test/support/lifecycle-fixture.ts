@@ -5,6 +5,7 @@
  * simulated; the engines look at every byte and at every admission outside the scheduling point, and throw.
  */
 import { InProcessRankGroup, type InProcessRankGroupOptions } from '../../lib/control/in-process-rank-group.js';
+import type { RankGroup } from '../../lib/control/rank-group.js';
 import type { Finished, PrefilledRequest, RequestId, SamplingParams } from '../../lib/engine-context.js';
 import { isHandoffError, type HandoffError } from '../../lib/errors.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
@@ -85,6 +86,8 @@ export interface Rank {
   readonly transport: ScriptedTransport;
   readonly handoff: StateHandoff;
   readonly group: InProcessRankGroup | null;
+  /** What this rank is set up with: `group`, or what a test put around it. */
+  readonly given: RankGroup | null;
   readonly events: SeenEvent[];
   readonly held: { blocks: Int32Array[]; slots: number[] };
 }
@@ -96,6 +99,8 @@ export interface InstanceOptions extends Partial<Omit<TestEngineOptions, 'role' 
   readonly handoff?: StateHandoffOptions;
   readonly delivery?: InProcessRankGroupOptions['delivery'];
   readonly carrier?: SetupOptions['carrier'];
+  /** Puts something around each rank's view of the group. */
+  readonly group?: (group: RankGroup) => RankGroup;
   /** False: the ranks exist, `setupKvTransfer` was not called. */
   readonly setUp?: boolean;
   /** Called before anything is built on an engine. */
@@ -168,6 +173,7 @@ export class Instance {
         transport,
         handoff,
         group: groups?.[index] ?? null,
+        given: groups === null ? null : (options.group ?? ((group) => group))(groups[index]!),
         events,
         held: { blocks: [], slots: [] },
       };
@@ -179,8 +185,8 @@ export class Instance {
 
   async setUp(carrier?: SetupOptions['carrier']): Promise<void> {
     await Promise.all(
-      this.ranks.map(({ handoff, transport, group }) =>
-        handoff.setupKvTransfer(this.role, transport, { group, ...(carrier === undefined ? {} : { carrier }) }),
+      this.ranks.map(({ handoff, transport, given }) =>
+        handoff.setupKvTransfer(this.role, transport, { group: given, ...(carrier === undefined ? {} : { carrier }) }),
       ),
     );
   }
@@ -248,22 +254,24 @@ export class Instance {
     { kvMeta, blockIds }: Pick<Ticket, 'kvMeta' | 'blockIds'>,
     samplingParams: SamplingParams = twoTokens,
     signal: AbortSignal | null = null,
+    rank = 0,
   ): Outcome {
     const outcome: Outcome = { finished: null, error: null, settled: 0 };
     const blockHashes = modelBlockHashes(Int32Array.from(prompt), this.engine.blockSize);
-    this.handoff
-      .addRequestWithKvHandoff(requestId, prompt, samplingParams, kvMeta, blockIds, { signal, blockHashes })
-      .then(
-        (finished) => {
-          outcome.finished = finished;
-          outcome.settled += 1;
-        },
-        (error: unknown) => {
-          if (!isHandoffError(error)) throw error;
-          outcome.error = error;
-          outcome.settled += 1;
-        },
-      );
+    this.ranks[rank]!.handoff.addRequestWithKvHandoff(requestId, prompt, samplingParams, kvMeta, blockIds, {
+      signal,
+      blockHashes,
+    }).then(
+      (finished) => {
+        outcome.finished = finished;
+        outcome.settled += 1;
+      },
+      (error: unknown) => {
+        if (!isHandoffError(error)) throw error;
+        outcome.error = error;
+        outcome.settled += 1;
+      },
+    );
     return outcome;
   }
 

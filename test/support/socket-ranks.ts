@@ -7,7 +7,8 @@ import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { encodeCompletionReport } from '../../lib/control/completion-report.js';
-import type { LogRecord, StepFrame } from '../../lib/control/rank-group.js';
+import { encodePlacementReport } from '../../lib/control/placement.js';
+import type { LogRecord, RankReport, StepFrame } from '../../lib/control/rank-group.js';
 import { frameBytes, frameKind, FrameReader } from '../../lib/control/ranks/framing.js';
 import { decodeHello, encodeJoin, newNonce } from '../../lib/control/ranks/handshake.js';
 import type { RankAddress } from '../../lib/control/ranks/rendezvous.js';
@@ -81,8 +82,14 @@ export const add = (attemptId: number, extra: object = {}): LogRecord => ({
   blockHashes: BigInt64Array.of(5n),
 });
 export const frame = (step: number, ...records: LogRecord[]): StepFrame => ({ step, records });
-export const report = (requestId: number, from: number): Uint8Array =>
+export const reportBytes = (requestId: number, from: number): Uint8Array =>
   encodeCompletionReport({ requestId, rank: from, failed: false, sourceSafe: true });
+export const placementBytes = (requestId: number, from: number): Uint8Array =>
+  encodePlacementReport({ requestId, rank: from, digest: BigInt(requestId) << 60n });
+export const report = (requestId: number, from: number, placed = false): RankReport => ({
+  completion: reportBytes(requestId, from),
+  placement: placed ? placementBytes(requestId, from) : null,
+});
 
 export async function nextFrame(group: SocketRankGroup): Promise<StepFrame> {
   let taken: StepFrame | null = null;

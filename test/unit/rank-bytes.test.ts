@@ -188,6 +188,22 @@ describe('step frames', () => {
         targetIncarnation: null,
       }),
     ],
+    [
+      'frame.records[0].code: expected DIVERGENCE or RANK_LOST or RANK_SETUP_FAILED, got "ABORTED"',
+      wrong({ kind: 'instance-failed', code: 'ABORTED', rank: 1, attemptId: null, reason: '' }),
+    ],
+    [
+      'frame.records[0].rank: expected null or a rank, got -1',
+      wrong({ kind: 'instance-failed', code: 'DIVERGENCE', rank: -1, attemptId: null, reason: '' }),
+    ],
+    [
+      'frame.records[0].attemptId: expected null or an attempt id, got 0',
+      wrong({ kind: 'instance-failed', code: 'DIVERGENCE', rank: 1, attemptId: 0, reason: '' }),
+    ],
+    [
+      'frame.records[0].reason: expected at most 4096 characters, got null',
+      wrong({ kind: 'instance-failed', code: 'DIVERGENCE', rank: 1, attemptId: 1, reason: null }),
+    ],
   ])('%s', (message, bytes) => {
     expect(() => decodeStepFrame(bytes)).toThrow(refused(message));
   });

@@ -1,8 +1,13 @@
 /** The in-process rank group: order, isolation, held delivery, and every misuse. */
 import { InProcessRankGroup } from '../../lib/control/in-process-rank-group.js';
-import type { LogRecord, StepFrame } from '../../lib/control/rank-group.js';
+import type { LogRecord, RankReport, StepFrame } from '../../lib/control/rank-group.js';
 
-const report = (mark: number): Uint8Array => new Uint8Array(14).fill(mark);
+const report = (mark: number): RankReport => ({
+  completion: new Uint8Array(14).fill(mark),
+  placement: mark % 2 === 0 ? null : new Uint8Array(20).fill(mark),
+});
+const marks = (reports: readonly RankReport[]) =>
+  reports.map(({ completion, placement }) => [completion[0], placement?.[19] ?? null]);
 const frame = (step: number, ...records: LogRecord[]): StepFrame => ({ step, records });
 const add = (attemptId: number): LogRecord => ({
   kind: 'add',
@@ -45,12 +50,17 @@ test('carries reports to rank 0 as copies, each rank in its own order', () => {
   const ranks = InProcessRankGroup.create(3);
   let wakes = 0;
   ranks[0]!.onWake = () => wakes++;
-  const bytes = report(1);
-  ranks[1]!.report(bytes);
-  bytes.fill(9);
+  const sent = report(1);
+  ranks[1]!.report(sent);
+  sent.completion.fill(9);
+  sent.placement!.fill(9);
   ranks[2]!.report(report(2));
   ranks[1]!.report(report(3));
-  expect(ranks[0]!.drainReports().map((each) => each[0])).toEqual([1, 3, 2]);
+  expect(marks(ranks[0]!.drainReports())).toEqual([
+    [1, 1],
+    [3, 3],
+    [2, null],
+  ]);
   expect(ranks[0]!.drainReports()).toEqual([]);
   expect(wakes).toBe(3);
 });
@@ -103,9 +113,9 @@ test('holds reports of a worker until they are delivered', () => {
   ranks[1]!.report(report(2));
   expect(ranks[0]!.drainReports()).toEqual([]);
   expect(ranks[1]!.deliver('report', 1)).toBe(1);
-  expect(ranks[0]!.drainReports().map((each) => each[0])).toEqual([1]);
+  expect(marks(ranks[0]!.drainReports())).toEqual([[1, 1]]);
   expect(ranks[1]!.deliver('report')).toBe(1);
-  expect(ranks[0]!.drainReports().map((each) => each[0])).toEqual([2]);
+  expect(marks(ranks[0]!.drainReports())).toEqual([[2, null]]);
   expect(wakes).toBe(2);
 });
 
@@ -129,8 +139,11 @@ test('refuses what a rank must not do', () => {
   expect(() => ranks[1]!.drainReports()).toThrow(
     expect.objectContaining({ code: 'NOT_RANK_ZERO', message: 'drainReports: expected rank 0, got rank 1' }),
   );
-  expect(() => ranks[1]!.report(new Uint8Array(13))).toThrow(
-    expect.objectContaining({ code: 'ARGUMENT_INVALID', message: 'bytes: expected 14 bytes, got 13' }),
+  expect(() => ranks[1]!.report({ completion: new Uint8Array(13), placement: null })).toThrow(
+    expect.objectContaining({ code: 'ARGUMENT_INVALID', message: 'report.completion: expected 14 bytes, got 13' }),
+  );
+  expect(() => ranks[1]!.report({ completion: new Uint8Array(14), placement: new Uint8Array(21) })).toThrow(
+    expect.objectContaining({ code: 'ARGUMENT_INVALID', message: 'report.placement: expected 20 bytes, got 21' }),
   );
 });
 

@@ -24,7 +24,7 @@ export const frameKind = {
   gather: 6,
   /** Rank 0: everybody's values. */
   gathered: 7,
-  /** Worker: a completion report (spec 1.2). */
+  /** Worker: a completion report (spec 1.2), and the placement's digest behind it where there is one. */
   report: 8,
   /** Rank 0: one step of the log. */
   step: 9,

@@ -9,7 +9,7 @@ import { argumentError } from '../../errors.js';
 import { isRecord } from '../../json.js';
 import { defaultTicketLimits, int32Max } from '../../limits.js';
 import { checkLabel, checkSamplingParams } from '../../request-input.js';
-import type { LogRecord, StepFrame } from '../rank-group.js';
+import { failureCodes, type LogRecord, type StepFrame } from '../rank-group.js';
 import { decodeWireValue, encodeWireValue } from './wire-value.js';
 
 /** Records of one frame. */
@@ -72,6 +72,7 @@ const nullableName = requires(
   `null or at most ${defaultTicketLimits.nameLengthMax} characters`,
   (value) => value === null || isText(value, defaultTicketLimits.nameLengthMax),
 );
+const text = requires(`at most ${reasonLengthMax} characters`, (value) => isText(value, reasonLengthMax));
 const oneOf = (...words: readonly string[]): Check =>
   requires(words.join(' or '), (value) => typeof value === 'string' && words.includes(value));
 const tokens = requires('tokens', (value) => value instanceof Int32Array && value.length > 0);
@@ -121,4 +122,13 @@ const fields: {
   },
   'push-safe': { pushId: positive },
   'attest-dead': { instance: name, incarnation: name },
+  'instance-failed': {
+    code: oneOf(...failureCodes),
+    rank: requires('null or a rank', (value) => value === null || isWithin(value, 0, int32Max)),
+    attemptId: requires(
+      'null or an attempt id',
+      (value) => value === null || isWithin(value, 1, Number.MAX_SAFE_INTEGER),
+    ),
+    reason: text,
+  },
 };
