@@ -56,7 +56,7 @@ class DecodeWorker {
     const build = (options: EngineOptions): HoldingEngine =>
       new HoldingEngine(options.ranks?.place.isLeader === true ? { ...options, onToken } : options);
     const parts: { worker: DecodeWorker | null } = { worker: null };
-    const onMoment = (moment: string): void => parts.worker?.look(moment);
+    const onMoment = (): void => parts.worker?.look();
     const rank = await EngineRank.open('decode', setting, build, { onMoment });
     parts.worker = new DecodeWorker(rank, setting.corrupt, send, fail);
     return parts.worker;
@@ -73,7 +73,7 @@ class DecodeWorker {
 
   take({ id, prompt, sampling, ticket, holdTransfer }: HandoffCommand): void {
     const samplingParams = { ...sampling, temperature: 0, return_log_probs: true, skip_prompt_log_probs: true };
-    this.watch.look();
+    this.look();
     if (holdTransfer) this.hold(id);
     const result = this.rank.loop.takeOver({ requestId: id, prompt, samplingParams, ticket });
     result.then(
@@ -96,7 +96,7 @@ class DecodeWorker {
         this.send({ kind: 'failed', id, code: error.code, message: error.message });
       },
     );
-    this.watch.look();
+    this.look();
     this.rank.wake();
   }
 
@@ -120,9 +120,9 @@ class DecodeWorker {
     if (this.held.size === 0) this.rank.engine.holds = null;
   }
 
-  private look(moment: string): void {
+  private look(): void {
     const landed = this.watch.look();
-    if (moment === 'polled' && this.corrupts && landed?.isFirst === true) this.flipBit(landed.block);
+    if (this.corrupts && landed?.isFirst === true) this.flipBit(landed.block);
   }
 
   private isHeld(blocks: Int32Array): boolean {

@@ -27,6 +27,11 @@ function rankSockets({ process: router }: DemoRun): string[] {
     .filter((line) => line.includes(`@state-handoff-demo-${router.pid}-`));
 }
 
+/** A killed process lets go of its sockets when the last of its threads ends. */
+async function socketsGone(run: DemoRun): Promise<void> {
+  while (rankSockets(run).length > 0) await new Promise((resolve) => setTimeout(resolve, 20));
+}
+
 const layouts: readonly [model: string, flags: string, ranks: [number, number]][] = [
   ['attention', '--prefill tp=2,pp=1 --decode tp=1,pp=2 --proposals 2', [2, 2]],
   ['attention', '--prefill tp=4 --decode tp=2,pp=2', [4, 4]],
@@ -75,14 +80,14 @@ describe('ends in the middle', () => {
     expect(await run.ended).toEqual({ status: 130, signal: null });
     // Memory of these processes has no name: it ends with them.
     expect(children.filter((id) => existsSync(`/proc/${id}`))).toEqual([]);
-    expect(rankSockets(run)).toEqual([]);
+    await socketsGone(run);
   });
 
   test('a router that is killed takes all ranks with it', async () => {
     const { run, children } = await midway();
     run.process.kill('SIGKILL');
     await gone(children);
-    expect(rankSockets(run)).toEqual([]);
+    await socketsGone(run);
   });
 
   test.each([
@@ -96,7 +101,7 @@ describe('ends in the middle', () => {
     expect((await run.ended).status).toBe(1);
     expect(run.err()).toContain(`demo: failed because the ${name} process ended uncalled with SIGKILL`);
     await gone(children);
-    expect(rankSockets(run)).toEqual([]);
+    await socketsGone(run);
   });
 });
 
