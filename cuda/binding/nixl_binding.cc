@@ -235,6 +235,7 @@ Napi::Value NixlCountersOf(const Napi::CallbackInfo& info) {
     value.Set(name, Napi::Number::New(info.Env(), static_cast<double>(count)));
   };
   set("agents", NixlAgent::live());
+  set("readsPosted", NixlAgent::posted());
   set("links", counters.links);
   set("preparedLists", counters.prepared_lists);
   set("packedChunks", counters.packed_chunks);

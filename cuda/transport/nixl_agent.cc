@@ -10,6 +10,7 @@ namespace state_handoff {
 namespace {
 
 std::atomic<int64_t> live_agents{0};
+std::atomic<int64_t> posted_reads{0};
 
 // The progress thread waits for its sockets; this is how long, when nothing comes.
 constexpr uint64_t kProgressDelayUs = 100'000;
@@ -29,7 +30,9 @@ NixlRead::~NixlRead() {
 }
 
 NixlStatus NixlRead::Post() {
-  return static_cast<NixlStatus>(agent_.api().post_xfer_req(agent_.object(), request_, nullptr));
+  const int status = agent_.api().post_xfer_req(agent_.object(), request_, nullptr);
+  posted_reads.fetch_add(1, std::memory_order_relaxed);
+  return static_cast<NixlStatus>(status);
 }
 
 NixlStatus NixlRead::Poll() { return static_cast<NixlStatus>(agent_.api().get_xfer_status(agent_.object(), request_)); }
@@ -65,6 +68,8 @@ void NixlAgent::Destroy() {
   if (backend_ != nullptr) api_->destroy_backend(backend_);
   live_agents.fetch_sub(1, std::memory_order_relaxed);
 }
+
+int64_t NixlAgent::posted() { return posted_reads.load(std::memory_order_relaxed); }
 
 int64_t NixlAgent::live() { return live_agents.load(std::memory_order_relaxed); }
 

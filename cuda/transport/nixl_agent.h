@@ -93,8 +93,9 @@ class NixlAgent {
   // What came since the last call.
   std::vector<NixlMessage> TakeMessages();
 
-  // Agents of this process, for the tests of leaks.
+  // Of this process, for tests: agents that live, and reads that were posted so far.
   static int64_t live();
+  static int64_t posted();
 
  private:
   void Destroy();

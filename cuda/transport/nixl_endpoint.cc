@@ -343,6 +343,8 @@ void NixlEndpoint::Close() {
   BeginClose();
   thread_.Join();
   setup_.Stop();
+  regions_.clear();
+  memories_.clear();
 }
 
 }  // namespace state_handoff

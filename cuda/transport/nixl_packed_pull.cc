@@ -61,10 +61,11 @@ bool NixlPackedPull::reading() const {
 }
 
 void NixlPackedPull::Drop() {
-  jobs_.clear();
-  left_.clear();
-  direct_.reset();
+  for (Job& job : jobs_) job.pending.Drop();
   direct_pending_.Drop();
+  jobs_.clear();
+  direct_.reset();
+  left_.clear();
   exhausted_ = true;
 }
 

@@ -163,8 +163,10 @@ void NixlTransfer::Fail(ErrorCode code, const std::string& message) {
 void NixlTransfer::Drop(ErrorCode code, const std::string& message) {
   if (is_final() || dropped_) return;
   Fail(code, message);
+  // Reads first, then every hold on a list: none may outlive the agent.
   pending_.clear();
   if (packed_) packed_->Drop();
+  direct_.reset();
   dropped_ = true;
   if (status() == NixlTransferStatus::kActive) {
     status_.store(NixlTransferStatus::kFailedActive, std::memory_order_release);

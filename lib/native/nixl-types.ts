@@ -22,9 +22,10 @@ export interface NativeNixlGrant {
   readonly library: string;
 }
 
-/** Numbers for tests and for `doctor`. `agents` is the process's, everything else the transport's. */
+/** Numbers for tests and for `doctor`. `agents` and `readsPosted` are the process's, everything else the transport's. */
 export interface NativeNixlCounters {
   readonly agents: number;
+  readonly readsPosted: number;
   readonly links: number;
   readonly preparedLists: number;
   /** Chunks gathered for peers. */

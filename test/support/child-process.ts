@@ -20,9 +20,10 @@ afterAll(async () => {
   await Promise.all([...running].map((child) => end(child, 'SIGKILL')));
 });
 
-export function startChild(name: string, execArgv: readonly string[] = []): Child {
+export function startChild(name: string, execArgv: readonly string[] = [], env: Record<string, string> = {}): Child {
   const child = fork(join(__dirname, `${name}-child.js`), {
     execArgv: [...execArgv],
+    env: { ...process.env, ...env },
     serialization: 'advanced',
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });

@@ -14,6 +14,7 @@ interface Said {
 }
 const well: Record<string, Said> = {
   ci: { prints: 'added', status: 0 },
+  'fetch:nixl': { prints: 'fetched', status: 0 },
   lint: { prints: 'clean', status: 0 },
   typecheck: { prints: '', status: 0 },
   docs: { prints: '', status: 0 },
@@ -54,6 +55,11 @@ test('counts the tests of all suites', () => {
 });
 
 test.each<[string, Record<string, Said>, string]>([
+  [
+    'the NIXL wheel is not to be had',
+    { 'fetch:nixl': { prints: 'no', status: 1 } },
+    'tests: 8 passed, 1 failed, 3 skipped',
+  ],
   ['lint fails', { lint: { prints: 'a fault', status: 1 } }, 'tests: 8 passed, 1 failed, 3 skipped'],
   ['types fail', { typecheck: { prints: 'a fault', status: 2 } }, 'tests: 8 passed, 1 failed, 3 skipped'],
   ['documents fail', { docs: { prints: 'a fault', status: 4 } }, 'tests: 8 passed, 1 failed, 3 skipped'],

@@ -1,6 +1,12 @@
 /** Promise: of an ordered table the first transport that both ends can use wins, and a refusal names every reason. */
-import { orderTransports, selectTransport, type TransportEntry } from '../../lib/transfer/transport-registry.js';
-import type { TransportGrant } from '../../lib/transfer/transport.js';
+import {
+  orderTransports,
+  selectTransport,
+  TransportChoice,
+  type OpenTransport,
+  type TransportEntry,
+} from '../../lib/transfer/transport-registry.js';
+import type { Transport, TransportGrant } from '../../lib/transfer/transport.js';
 
 function entry(name: string, whyNot: string | null = null): TransportEntry & { readonly asked: TransportGrant[][] } {
   const asked: TransportGrant[][] = [];
@@ -69,5 +75,51 @@ describe('orderTransports', () => {
     [['a', 'a'], 'order[1]: expected each name once, got "a"'],
   ])('refuses %j', (names, message) => {
     expect(() => orderTransports(table, names)).toThrow(expect.objectContaining({ code: 'ARGUMENT_INVALID', message }));
+  });
+});
+
+describe('TransportChoice', () => {
+  const opened = (name: string, grant: number, whyNot: OpenTransport['whyNot'] = () => null): OpenTransport => ({
+    transport: { name } as Transport,
+    grant,
+    whyNot,
+  });
+
+  test('asks each transport about its own two grants, in order, and once for a peer', () => {
+    const asked: unknown[] = [];
+    const far = opened('far', 1, (...grants) => {
+      asked.push(grants);
+      return 'too far';
+    });
+    const near = opened('near', 2);
+    const choice = new TransportChoice([far, near]);
+    const peer = { near: 3, far: 4 };
+    expect(choice.require(peer)).toBe(near.transport);
+    expect(choice.find(peer)).toBe(near.transport);
+    expect(asked).toEqual([[1, 4]]);
+    expect(new TransportChoice([near, far]).find({ far: 4 })).toBeNull();
+  });
+
+  test('a refusal says why for what was opened, what this machine lacks, and what only the peer has', () => {
+    const push = opened('push', 1);
+    const choice = new TransportChoice(
+      [push, opened('far', 2, () => 'too far'), opened('ours', 3)],
+      { lost: 'no library' },
+      ({ name }) => name !== 'push',
+    );
+    expect(() => choice.require({ push: 1, far: 1, theirs: 1 })).toThrow(
+      expect.objectContaining({
+        code: 'NO_TRANSPORT',
+        details: {
+          reasons: {
+            lost: 'no library',
+            push: 'it is read by its peers and does not push',
+            far: 'too far',
+            ours: 'the peer does not have it',
+            theirs: 'only the peer has it',
+          },
+        },
+      }),
+    );
   });
 });
