@@ -97,3 +97,15 @@ export { HostTransport, type HostGenerations, type HostTransportOptions } from '
 
 export type { ImportView, ImportViewState, Inspection, Load, PinView } from './observe/inspection.js';
 export type { HistogramSnapshot, MetricsSnapshot } from './observe/metrics.js';
+
+export {
+  parseInferenceShards,
+  requireDisaggregated,
+  shardInstances,
+  shardObject,
+  type InferenceShard,
+  type InferenceShardObject,
+  type InferenceShards,
+  type ShardInstance,
+  type ShardRole,
+} from './topology/inference-shards.js';

@@ -6,6 +6,7 @@ import { completionTrackerSection } from './completion-tracker.js';
 import { decodeAdmissionSection } from './decode-admission.js';
 import { dropPrefixSection } from './drop-prefix.js';
 import { headersSection } from './headers-gen-b.js';
+import { inferenceShardsSection } from './inference-shards.js';
 import { kvBlockAllocatorSection } from './kv-block-allocator.js';
 import { kvLayoutErrorsSection } from './kv-layout-errors.js';
 import { kvReshardSection } from './kv-reshard.js';
@@ -28,6 +29,7 @@ export const sections: readonly Section[] = [
   decodeAdmissionSection,
   dropPrefixSection,
   headersSection,
+  inferenceShardsSection,
   kvBlockAllocatorSection,
   kvLayoutErrorsSection,
   kvReshardSection,
