@@ -23,6 +23,10 @@ interface CommandEntry {
 
 /** In the order of the help. */
 export const commands: Readonly<Record<string, CommandEntry>> = {
+  doctor: {
+    summary: 'what this machine has for handoffs, what it lacks, and what two machines can use with each other',
+    load: async () => (await import('./doctor.js')).doctor,
+  },
   conformance: {
     summary: "hold the library against a directory of the reference's cases",
     load: async () => {

@@ -19,13 +19,19 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const open = (libraries: readonly string[]): Promise<Refusal | null> =>
   startChild('nixl-absent').ask<Refusal | null>('open', { libraries });
 
+const compiler = process.env['CXX'] ?? 'g++';
+
 function compiled(name: string, source: string): string {
   mkdirSync(folder, { recursive: true });
   const path = join(folder, `${name}.so`);
   writeFileSync(join(folder, `${name}.c`), source);
-  const { status, stderr } = spawnSync('gcc', ['-shared', '-fPIC', '-o', path, join(folder, `${name}.c`)], {
-    encoding: 'utf8',
-  });
+  const { status, stderr } = spawnSync(
+    compiler,
+    ['-shared', '-fPIC', '-x', 'c', '-o', path, join(folder, `${name}.c`)],
+    {
+      encoding: 'utf8',
+    },
+  );
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
   return path;
 }

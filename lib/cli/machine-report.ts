@@ -1,0 +1,164 @@
+/**
+ * What this machine has for handoffs: for each transport what was found where, its version, what it lacks and what mends
+ * that. Finds out by trying: makes each transport with a small region, as an engine would, and closes it again.
+ */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { basename, dirname, isAbsolute, join } from 'node:path';
+import { isHandoffError } from '../errors.js';
+import type { JsonObject } from '../json.js';
+import { allocateHostRegion } from '../memory/host-region.js';
+import type { Transport } from '../transfer/transport.js';
+import type { TransportEntry } from '../transfer/transport-registry.js';
+import { nixlCandidates, nixlWheel } from '../transfer/transports/nixl-library.js';
+import { NixlTransport } from '../transfer/transports/nixl.js';
+import { shippedTransports } from '../transfer/transports/shipped.js';
+
+/** One transport on one machine; plain JSON data. */
+export interface TransportReport {
+  readonly name: string;
+  readonly usable: boolean;
+  /** Files that were found, best first. */
+  readonly found: readonly string[];
+  readonly version: string | null;
+  /** Why it cannot be used; null when it can. */
+  readonly lacks: string | null;
+  /** A command or a variable that mends it. */
+  readonly fix: string | null;
+  /** What is worth knowing all the same. */
+  readonly notes: readonly string[];
+}
+
+/** One machine; plain JSON data. */
+export interface MachineReport {
+  readonly format: 1;
+  readonly sdk: string;
+  readonly node: string;
+  readonly platform: string;
+  /** A name of the running system that tells nothing else about it; null where the system does not say. */
+  readonly machine: string | null;
+  readonly transports: readonly TransportReport[];
+}
+
+/** Looks at every transport of this release. Takes a second or two where there is a NIXL. */
+export async function describeMachine(): Promise<MachineReport> {
+  const transports: TransportReport[] = [];
+  let machine: string | null = null;
+  for (const entry of shippedTransports as readonly TransportEntry[]) {
+    const { report, grant } = await (entry.name === 'nixl' ? lookAtNixl(entry) : lookAt(entry));
+    if (entry.name === 'host' && typeof grant?.['machine'] === 'string') machine = grant['machine'];
+    transports.push(report);
+  }
+  return {
+    format: 1,
+    sdk: ownVersion(),
+    node: process.versions.node,
+    platform: `${process.platform} ${process.arch}`,
+    machine,
+    transports,
+  };
+}
+
+interface Look {
+  readonly report: TransportReport;
+  readonly grant: JsonObject | null;
+}
+
+/** Makes, opens and closes one. */
+async function attempt(
+  create: () => Transport,
+  look: (transport: Transport) => void = () => undefined,
+): Promise<{ readonly lacks: string | null; readonly code: string | null; readonly grant: JsonObject | null }> {
+  let transport: Transport | null = null;
+  let region: ReturnType<typeof allocateHostRegion> | null = null;
+  try {
+    transport = create();
+    if (transport.capabilities.memoryKinds.includes('host')) {
+      region = allocateHostRegion({ bytes: 4096 });
+      transport.register(region);
+      await transport.open?.();
+      look(transport);
+      return { lacks: null, code: null, grant: transport.grant() as JsonObject };
+    }
+    return { lacks: null, code: null, grant: null };
+  } catch (error) {
+    if (!isHandoffError(error)) throw error;
+    return { lacks: error.message, code: error.code, grant: null };
+  } finally {
+    await transport?.close();
+    region?.close();
+  }
+}
+
+async function lookAt(entry: TransportEntry): Promise<Look> {
+  const { lacks, code, grant } = await attempt(() => entry.create({ exports: true }));
+  return {
+    report: {
+      name: entry.name,
+      usable: lacks === null,
+      found: [],
+      version: null,
+      lacks,
+      fix: code === 'NATIVE_UNAVAILABLE' ? 'npm rebuild state-handoff' : null,
+      notes: [],
+    },
+    grant,
+  };
+}
+
+async function lookAtNixl({ name }: TransportEntry): Promise<Look> {
+  const notes: string[] = [];
+  let found: string[] = [];
+  let library: string | null = null;
+  const { lacks, code, grant } = await attempt(
+    () => {
+      const candidates = nixlCandidates();
+      found = candidates.filter((path) => isAbsolute(path));
+      return new NixlTransport({ libraries: candidates });
+    },
+    (transport) => (library = (transport as NixlTransport).library),
+  );
+  const layers = process.env['UCX_TLS'];
+  if (layers !== undefined && !layers.startsWith('^') && !/(?:^|,)(?:tcp|all)(?:,|$)/.test(layers)) {
+    notes.push(`UCX_TLS is ${layers}: UCX needs tcp beside it to notice that a peer is gone`);
+  }
+  const install = `pip install ${nixlWheel.name}==${nixlWheel.version}, or STATE_HANDOFF_NIXL=/path/to/libnixl_capi.so`;
+  return {
+    report: {
+      name,
+      usable: lacks === null,
+      found: library === null || found.includes(library) ? found : [library, ...found],
+      version: library === null ? null : wheelVersion(library),
+      lacks,
+      fix:
+        lacks === null
+          ? null
+          : code === 'NATIVE_UNAVAILABLE'
+            ? 'npm rebuild state-handoff'
+            : code === 'ARGUMENT_INVALID'
+              ? 'unset STATE_HANDOFF_NIXL, or give it the path of a file'
+              : install,
+      notes,
+    },
+    grant,
+  };
+}
+
+/** From the name of the folder that a wheel leaves beside its libraries; null for a library from elsewhere. */
+export function wheelVersion(library: string): string | null {
+  const packages = dirname(dirname(library));
+  const wheel = /^\.(nixl_cu\d+)\.mesonpy\.libs$/.exec(basename(dirname(library)))?.[1];
+  if (wheel === undefined || !existsSync(packages)) return null;
+  const info = readdirSync(packages).find((name) => name.startsWith(`${wheel}-`) && name.endsWith('.dist-info'));
+  return info === undefined ? null : info.slice(wheel.length + 1, -'.dist-info'.length);
+}
+
+function ownVersion(): string {
+  for (let folder = __dirname; ; folder = dirname(folder)) {
+    const manifest = join(folder, 'package.json');
+    if (existsSync(manifest)) {
+      const { name, version } = JSON.parse(readFileSync(manifest, 'utf8')) as { name?: string; version?: string };
+      if (name === 'state-handoff') return version ?? 'unknown';
+    }
+    if (dirname(folder) === folder) return 'unknown';
+  }
+}
