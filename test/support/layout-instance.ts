@@ -19,6 +19,7 @@ import { nativeMemory } from '../../examples/engine/native-memory.js';
 import { RankLoop, type TurnOutcome } from '../../examples/engine/rank-loop.js';
 import { RankPlace, rankShape, type RankShape } from '../../examples/engine/rank-place.js';
 import { rankSlice } from '../../examples/engine/rank-slice.js';
+import type { Transport } from '../../lib/transfer/transport.js';
 
 export interface LayoutInstanceOptions extends Pick<
   EngineMemoryOptions,
@@ -30,6 +31,8 @@ export interface LayoutInstanceOptions extends Pick<
   readonly blockSize?: number;
   readonly balance?: 'first' | 'spread';
   readonly carrier?: 'group' | 'host';
+  /** Of each rank. Default: the host transport. */
+  readonly transportOf?: (memory: EngineMemory, place: RankPlace) => Transport;
   readonly poolSize?: number;
   readonly maxRequests?: number;
 }
@@ -115,12 +118,16 @@ export class LayoutWorld {
       return { place, engine, memory, handoff, loop, warnings };
     });
     await Promise.all(
-      ranks.map(({ handoff, place }) =>
-        handoff.setupKvTransfer(role === 'decode' ? 'decode' : 'prefill', 'host', {
-          group: groups[place.instance]![place.instanceRank]!,
-          balance: options.balance ?? 'first',
-          carrier: options.carrier ?? 'group',
-        }),
+      ranks.map(({ handoff, place, memory }) =>
+        handoff.setupKvTransfer(
+          role === 'decode' ? 'decode' : 'prefill',
+          options.transportOf?.(memory, place) ?? 'host',
+          {
+            group: groups[place.instance]![place.instanceRank]!,
+            balance: options.balance ?? 'first',
+            carrier: options.carrier ?? 'group',
+          },
+        ),
       ),
     );
     return new LayoutWorld(ranks, shape, prefilled);
