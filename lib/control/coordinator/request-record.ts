@@ -1,0 +1,71 @@
+/** One living request as the coordinator keeps it: who wants it, who has it, and what still has to be sent on. */
+import type { SubmitRequest, SubmitRequestWithKv } from '../protocol/messages.js';
+import type { Opaque } from '../protocol/wire-value.js';
+import type { EngineRecord } from './engine-record.js';
+import type { PeerId } from './interface.js';
+import type { RequestState } from './request-table.js';
+
+/** A connected client and its living requests by its own ids. */
+export class ClientRecord {
+  readonly requests = new Map<number, RequestRecord>();
+  /** Ids that ended lately: the same message once more starts nothing. */
+  readonly #ended = new Set<number>();
+
+  constructor(readonly peer: PeerId) {}
+
+  hasEnded(requestId: number): boolean {
+    return this.#ended.has(requestId);
+  }
+
+  end(requestId: number): void {
+    this.requests.delete(requestId);
+    this.#ended.add(requestId);
+    if (this.#ended.size <= endedMax) return;
+    for (const oldest of this.#ended) {
+      this.#ended.delete(oldest);
+      return;
+    }
+  }
+}
+
+const endedMax = 256;
+
+/** The source's tables, between prefill's reply and decode's turn. */
+export interface HandoffParts {
+  readonly kvMeta: Opaque;
+  readonly sourceBlockIds: Opaque;
+  readonly hasSsm: boolean;
+}
+
+export class RequestRecord {
+  state: RequestState;
+  /** Its engine on the first hop; the source's. */
+  prefill: EngineRecord | null = null;
+  /** The engine that generates; the reader. */
+  decode: EngineRecord | null = null;
+  /** Slots it holds or will hold on the engine it is at, and on the prefill engine. */
+  slots = 0;
+  prefillSlots = 0;
+  holdsPrefill = false;
+  holdsDecode = false;
+  /** Whether a prefill engine holds memory for it. */
+  isPinned = false;
+  pinnedAt = 0;
+  handoff: HandoffParts | null = null;
+  deadlineAt = Infinity;
+
+  /**
+   * @param client - null once it is gone
+   * @param submitted - dropped once it is sent on for the last time
+   */
+  constructor(
+    readonly id: number,
+    public client: ClientRecord | null,
+    readonly clientRequestId: number,
+    public submitted: SubmitRequest | SubmitRequestWithKv | null,
+    public hashes: BigInt64Array,
+    state: RequestState,
+  ) {
+    this.state = state;
+  }
+}
