@@ -45,9 +45,12 @@ export interface CoordinatorOptions {
   readonly limits?: Partial<CoordinatorLimits>;
 }
 
+/** What routing has its own defaults for. */
+type RoutingDefault = 'alpha' | 'affinityTtlMs' | 'affinityBlocksMax' | 'affinitySeed';
+
 /** {@link CoordinatorOptions} with every default filled in. */
-export type SettledOptions = Required<Omit<CoordinatorOptions, 'alpha' | 'affinityTtlMs' | 'affinitySeed' | 'limits'>> &
-  Pick<CoordinatorOptions, 'alpha' | 'affinityTtlMs' | 'affinitySeed'> & { readonly limits: CoordinatorLimits };
+export type SettledOptions = Required<Omit<CoordinatorOptions, RoutingDefault | 'limits'>> &
+  Pick<CoordinatorOptions, RoutingDefault> & { readonly limits: CoordinatorLimits };
 
 /** Far above what an honest deployment needs. */
 export const coordinatorLimitsDefault: CoordinatorLimits = Object.freeze({
@@ -90,6 +93,7 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
     hashPrompt: options.hashPrompt ?? (() => null),
     limits,
     ...(options.alpha === undefined ? {} : { alpha: options.alpha }),
+    ...(options.affinityBlocksMax === undefined ? {} : { affinityBlocksMax: options.affinityBlocksMax }),
     ...(options.affinityTtlMs === undefined ? {} : { affinityTtlMs: options.affinityTtlMs }),
     ...(options.affinitySeed === undefined ? {} : { affinitySeed: options.affinitySeed }),
   };

@@ -2,7 +2,7 @@
  * One registered engine as the coordinator counts it: what it can take, what it has, and who waits for it. First come,
  * first served: nothing overtakes what waits.
  */
-import type { HeldHandoff } from '../protocol/messages.js';
+import type { EngineExtension, HeldHandoff } from '../protocol/messages.js';
 import type { PeerId } from './interface.js';
 import type { EngineCard } from './registration.js';
 import type { RequestRecord } from './request-record.js';
@@ -20,6 +20,8 @@ export class EngineRecord {
   readonly requests = new Set<RequestRecord>();
   /** Handoffs of before its registration that it still holds, by request id. */
   readonly held: Map<number, HeldHandoff>;
+  /** Those of them that it has said it is done with. */
+  readonly readBefore = new Map<number, HeldHandoff>();
 
   /**
    * @param card - null for an engine without a role
@@ -31,11 +33,16 @@ export class EngineRecord {
     readonly column: number,
     readonly requestCapacity: number,
   ) {
-    this.held = new Map((card?.extension?.held ?? []).map((held) => [held.requestId, held]));
+    this.held = new Map((this.extension?.held ?? []).map((held) => [held.requestId, held]));
   }
 
   get role(): 'prefill' | 'decode' | 'aggregated' {
     return this.card?.role ?? 'aggregated';
+  }
+
+  /** Null of a Megatron engine. */
+  get extension(): EngineExtension | null {
+    return this.card?.extension ?? null;
   }
 
   get slotCapacity(): number {
@@ -44,13 +51,18 @@ export class EngineRecord {
 
   /** Under which name others hold claims for it, and its death is attested: `instance/incarnation`, else its identity. */
   get owner(): string {
-    const extension = this.card?.extension;
-    return extension == null ? this.peer : `${extension.instance}/${extension.incarnation}`;
+    const { extension } = this;
+    return extension === null ? this.peer : `${extension.instance}/${extension.incarnation}`;
   }
 
   /** Whether `other` is this very process after a new connection; without an incarnation nobody can tell. */
   isSameProcess(other: EngineRecord): boolean {
-    return this.card?.extension != null && other.card?.extension != null && this.owner === other.owner;
+    return this.extension !== null && other.extension !== null && this.owner === other.owner;
+  }
+
+  /** Requests that wait here. */
+  get queued(): number {
+    return this.queue.size;
   }
 
   /** Of requests and of slots, whichever is scarcer (spec 1.6). */

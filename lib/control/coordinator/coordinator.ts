@@ -1,0 +1,396 @@
+/**
+ * The coordinator's core (spec 1.6-1.8): messages and time in, effects out. It decides who has a say: a message of a peer
+ * that is not the one the request is at, comes late, twice or out of turn is logged and changes nothing.
+ */
+import { EngineChooser } from '../routing/engine-chooser.js';
+import type {
+  ControlSignal,
+  ReplyEntry,
+  SubmitRequest,
+  SubmitRequestWithKv,
+  ToClient,
+  ToCoordinator,
+  ToEngine,
+} from '../protocol/messages.js';
+import type { Wire, WireMap } from '../protocol/wire-value.js';
+import { coordinatorSignals, type CoordinatorState } from './control-signals.js';
+import { settleOptions, type CoordinatorOptions, type SettledOptions } from './coordinator-options.js';
+import { snapshotOf, statusMap } from './coordinator-snapshot.js';
+import type { EngineRecord } from './engine-record.js';
+import { EngineRegistry } from './engine-registry.js';
+import { hasSsm, holdsHandoff, readHandoff } from './handoff-body.js';
+import { HeldPins } from './held-pins.js';
+import type { CoordinatorCore, CoordinatorSnapshot, Effect, PeerId } from './interface.js';
+import { OwnershipDesk } from './ownership-desk.js';
+import { OwnershipLedger } from './ownership-ledger.js';
+import { Outbox } from './outbox.js';
+import { Placement } from './placement.js';
+import { RequestFlow } from './request-flow.js';
+import { ClientRecord, RequestRecord } from './request-record.js';
+import { streams, waits, type RequestEvent } from './request-table.js';
+
+type Of<H extends ToCoordinator['header']> = Extract<ToCoordinator, { readonly header: H }>;
+
+const noHashes = new BigInt64Array(0);
+
+export class Coordinator implements CoordinatorCore {
+  readonly #options: SettledOptions;
+  readonly #outbox = new Outbox();
+  readonly #clients = new Map<PeerId, ClientRecord>();
+  readonly #chooser: EngineChooser;
+  readonly #placement: Placement;
+  readonly #flow: RequestFlow;
+  readonly #ledger = new OwnershipLedger();
+  readonly #heldPins = new HeldPins();
+  readonly #registry: EngineRegistry;
+  readonly #desk: OwnershipDesk;
+  readonly #counters = { refused: 0, ignored: 0 };
+  #state: CoordinatorState = 'RUNNING';
+  #epoch: number | null = null;
+  #nextId: number;
+
+  /** @throws `OPTION_INVALID` */
+  constructor(options: CoordinatorOptions) {
+    this.#options = settleOptions(options);
+    this.#nextId = this.#options.firstRequestId;
+    this.#chooser = new EngineChooser(this.#options);
+    this.#placement = new Placement(this.#options, this.#chooser);
+    this.#flow = new RequestFlow(this.#options, this.#outbox, this.#chooser, this.#placement);
+    const parts = {
+      options: this.#options,
+      outbox: this.#outbox,
+      chooser: this.#chooser,
+      placement: this.#placement,
+      flow: this.#flow,
+      ledger: this.#ledger,
+      heldPins: this.#heldPins,
+      isMinted: (id: number) => id >= this.#options.firstRequestId && id < this.#nextId,
+    };
+    this.#registry = new EngineRegistry(parts);
+    this.#desk = new OwnershipDesk(parts, this.#registry);
+  }
+
+  receive(nowMs: number, peer: PeerId, message: ToCoordinator): readonly Effect[] {
+    this.#flow.nowMs = nowMs;
+    const ignored = this.#handle(peer, message);
+    if (ignored !== null) {
+      this.#counters.ignored++;
+      this.#outbox.log('warn', 'message ignored', { peer, header: message.header, because: ignored });
+    }
+    this.#flow.drain();
+    return this.#outbox.take();
+  }
+
+  tick(nowMs: number): readonly Effect[] {
+    this.#flow.nowMs = nowMs;
+    for (const request of [...this.#flow.requests.values()]) {
+      if (nowMs >= request.deadlineAt)
+        this.#flow.raise(request, 'expire', { reason: `its time as ${request.state} is over` });
+    }
+    this.#flow.drain();
+    return this.#outbox.take();
+  }
+
+  peerLost(nowMs: number, peer: PeerId): readonly Effect[] {
+    this.#flow.nowMs = nowMs;
+    this.#leave(peer, 'its connection is lost');
+    this.#flow.drain();
+    return this.#outbox.take();
+  }
+
+  undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[] {
+    this.#flow.nowMs = nowMs;
+    const isSubmit = message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV';
+    const request = isSubmit ? this.#flow.requests.get(message.requestId) : undefined;
+    const engine = this.#placement.engines.get(peer);
+    if (engine !== undefined) this.#registry.remove(engine, 'there is no route to it', request?.id ?? null);
+    else if (request !== undefined && (request.decode ?? request.prefill)?.peer === peer)
+      this.#flow.raise(request, 'undelivered');
+    this.#leave(peer, 'there is no route to it');
+    this.#flow.drain();
+    return this.#outbox.take();
+  }
+
+  snapshot(nowMs: number): CoordinatorSnapshot {
+    return snapshotOf({
+      nowMs,
+      instance: this.#options.instance,
+      state: this.#state,
+      epoch: this.#epoch,
+      clients: this.#clients.size,
+      engines: this.#placement.engines.values(),
+      requests: this.#flow.requests.values(),
+      ownership: this.#ledger.records.values(),
+      heldPins: this.#heldPins.pins,
+      affinityEntries: this.#chooser.affinity.size,
+      counters: { ...this.#flow.counters, ...this.#registry.counters, ...this.#counters },
+    });
+  }
+
+  /** @returns why the message changes nothing; null when it did what it is for */
+  #handle(peer: PeerId, message: ToCoordinator): string | null {
+    switch (message.header) {
+      case 'CONNECT':
+        return this.#connect(peer);
+      case 'REGISTER':
+        return this.#register(peer, () => this.#registry.registerPlain(peer));
+      case 'REGISTER_ROLE':
+        return this.#register(peer, () => this.#registry.register(peer, message));
+      case 'DISCONNECT':
+        return this.#leave(peer, 'it left') ? null : 'the peer is not known';
+      case 'STATUS':
+        this.#outbox.send(peer, { header: 'STATUS_REPLY', status: statusMap(this.snapshot(this.#flow.nowMs)) });
+        return null;
+      case 'SHUTDOWN':
+        if (!this.#clients.has(peer)) return 'the sender is no connected client';
+        this.#outbox.push({ kind: 'stop', reason: 'a client asked for it' });
+        return null;
+      case 'SUBMIT_REQUEST':
+      case 'SUBMIT_REQUEST_WITH_KV':
+      case 'ABORT_REQUEST':
+      case 'RELEASE_KV':
+      case 'CLAIM_KV':
+      case 'RELEASE_KV_OWNER':
+      case 'PAUSE':
+      case 'UNPAUSE':
+      case 'SUSPEND':
+      case 'RESUME':
+      case 'STOP':
+      case 'SET_GENERATION_EPOCH':
+      case 'START_CUDA_PROFILER':
+      case 'STOP_CUDA_PROFILER': {
+        const client = this.#clients.get(peer);
+        return client === undefined ? 'the sender is no connected client' : this.#fromClient(client, message);
+      }
+      default: {
+        const engine = this.#placement.engines.get(peer);
+        if (engine !== undefined) return this.#fromEngine(engine, message);
+        return this.#registry.wasRegistered(peer)
+          ? this.#fromFormerEngine(peer, message)
+          : 'the sender is no registered engine';
+      }
+    }
+  }
+
+  #connect(peer: PeerId): string | null {
+    if (this.#placement.engines.has(peer)) return 'the sender is an engine';
+    const known = this.#clients.has(peer);
+    if (known && this.#options.behaviour === 'gen-b') return 'the client is connected';
+    if (!known && this.#clients.size >= this.#options.limits.clientsMax) return 'there are too many clients';
+    if (!known) this.#clients.set(peer, new ClientRecord(peer));
+    this.#outbox.send(peer, { header: 'CONNECT_ACK', instance: this.#options.instance });
+    return null;
+  }
+
+  #register(peer: PeerId, register: () => void): string | null {
+    if (this.#clients.has(peer)) return 'the sender is a client';
+    register();
+    return null;
+  }
+
+  #leave(peer: PeerId, reason: string): boolean {
+    const engine = this.#placement.engines.get(peer);
+    if (engine !== undefined) this.#registry.remove(engine, reason);
+    const client = this.#clients.get(peer);
+    if (client === undefined) return engine !== undefined;
+    this.#clients.delete(peer);
+    for (const request of [...client.requests.values()]) {
+      request.client = null;
+      this.#flow.raise(request, 'abort');
+    }
+    return true;
+  }
+
+  #fromClient(client: ClientRecord, message: ClientMessage): string | null {
+    switch (message.header) {
+      case 'SUBMIT_REQUEST':
+      case 'SUBMIT_REQUEST_WITH_KV':
+        return this.#submit(client, message);
+      case 'ABORT_REQUEST': {
+        const request = client.requests.get(message.requestId);
+        if (request === undefined) return 'the request is not alive';
+        return this.#flow.raise(request, 'abort') ? null : `the request is ${request.state}`;
+      }
+      case 'RELEASE_KV':
+        return this.#desk.release(client.peer, message);
+      case 'CLAIM_KV':
+        return this.#desk.claim(client.peer, message);
+      case 'RELEASE_KV_OWNER':
+        return this.#desk.releaseOwner(client.peer, message);
+      default:
+        return this.#signal(message);
+    }
+  }
+
+  #submit(client: ClientRecord, message: SubmitRequest | SubmitRequestWithKv): string | null {
+    const { requestId } = message;
+    // The same id once more is the same request once more; a second answer would be one too many.
+    if (client.requests.has(requestId) || client.hasEnded(requestId)) return 'the request was submitted before';
+    const refusal = this.#refusal(client, message);
+    if (refusal !== null) {
+      this.#counters.refused++;
+      client.end(requestId);
+      this.#outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason: refusal, sourceSafe: true });
+      return null;
+    }
+    const isPlain = message.header === 'SUBMIT_REQUEST';
+    const hashes = (isPlain ? message.blockHashes : null) ?? this.#hashesOf(message);
+    const state = isPlain ? (this.#options.isDisaggregated ? 'waitingPrefill' : 'running') : 'reading';
+    const request = new RequestRecord(this.#nextId++, client, requestId, message, hashes, state);
+    if (!isPlain && this.#options.isDisaggregated && hasSsm(message.kvMeta)) request.slots = 1;
+    this.#flow.add(request);
+    this.#flow.place(request);
+    return null;
+  }
+
+  #refusal(client: ClientRecord, { header, sampling }: SubmitRequest | SubmitRequestWithKv): string | null {
+    const { limits, isDisaggregated } = this.#options;
+    if (client.requests.size >= limits.requestsPerClientMax) return 'this client has too many requests alive';
+    if (this.#flow.requests.size >= limits.requestsMax) return 'too many requests are alive';
+    const wantsPromptLogProbs =
+      isTrue(sampling.get('return_log_probs')) && !isTrue(sampling.get('skip_prompt_log_probs') ?? true);
+    if (isDisaggregated && header === 'SUBMIT_REQUEST' && wantsPromptLogProbs)
+      return 'prompt log probabilities are not supported by native disaggregation';
+    return null;
+  }
+
+  #hashesOf({ prompt }: SubmitRequest | SubmitRequestWithKv): BigInt64Array {
+    return (this.#chooser.usesPrefixes ? this.#options.hashPrompt(prompt) : null) ?? noHashes;
+  }
+
+  #signal(message: ControlSignal): string | null {
+    if (message.header === 'SET_GENERATION_EPOCH') this.#epoch = message.epoch;
+    else if (message.header !== 'START_CUDA_PROFILER' && message.header !== 'STOP_CUDA_PROFILER') {
+      const next = coordinatorSignals[this.#state][message.header];
+      if (next === undefined) return `the coordinator is ${this.#state}`;
+      this.#state = next;
+    }
+    for (const peer of this.#placement.engines.keys()) this.#outbox.send(peer, message);
+    // Engines that stopped are gone; new ones may join.
+    if (this.#state === 'STOPPING') this.#state = 'RUNNING';
+    return null;
+  }
+
+  #fromEngine(engine: EngineRecord, message: EngineMessage): string | null {
+    switch (message.header) {
+      case 'ENGINE_REPLY':
+        return each(message.replies, (reply) => this.#reply(engine, reply));
+      case 'ENGINE_REPLY_PARTIAL':
+        return each(message.partials, ({ requestId, body }) => {
+          const request = this.#flow.requests.get(requestId);
+          if (request?.decode !== engine || request.client === null || !streams(request.state))
+            return 'nobody waits for the delta';
+          this.#outbox.send(request.client.peer, {
+            header: 'ENGINE_REPLY_PARTIAL',
+            requestId: request.clientRequestId,
+            body,
+          });
+          return null;
+        });
+      case 'ENGINE_STATUS':
+        engine.load = numbersOf(message.status);
+        return null;
+      case 'REGISTER_KV':
+        return this.#desk.offer(engine, message.requestId);
+      default:
+        return this.#aboutRequest(engine, message);
+    }
+  }
+
+  #aboutRequest(engine: EngineRecord, message: RequestMessage): string | null {
+    const { requestId, header } = message;
+    const request = this.#flow.requests.get(requestId);
+    const isReader = request?.decode === engine && !waits(request.state);
+    const isSource = request?.prefill === engine;
+    const isDone = header === 'KV_READ_DONE' || (header !== 'KV_TRANSFER_READY' && message.sourceSafe);
+    if (request === undefined || !(isReader || isSource)) {
+      return isDone && this.#registry.settleHeld(engine, requestId) ? null : 'the request is not at the sender';
+    }
+    switch (header) {
+      case 'KV_READ_DONE':
+        return isReader ? this.#raise(request, 'readDone') : 'the sender does not read it';
+      case 'KV_TRANSFER_READY':
+        return isReader ? this.#ready(request, message.cachedPrefixBlocks) : 'the sender does not read it';
+      case 'REQUEST_ABORTED':
+        if (!message.sourceSafe) return 'the source is not safe yet';
+        return isReader || request.decode === null ? this.#raise(request, 'stopped') : 'the sender does not read it';
+      case 'REQUEST_ERROR':
+        return this.#raise(request, failureOf(request, isReader, message.sourceSafe), message.reason);
+    }
+  }
+
+  #reply(engine: EngineRecord, { requestId, body }: ReplyEntry): string | null {
+    const request = this.#flow.requests.get(requestId);
+    if (request?.prefill === engine && (request.state === 'prefill' || request.state === 'cancellingPrefill')) {
+      const handoff = readHandoff(body, engine);
+      if (typeof handoff === 'string') return this.#raise(request, 'failSafe', handoff);
+      request.handoff = handoff;
+      this.#flow.raise(request, 'handoff');
+      return null;
+    }
+    if (request?.decode === engine && !waits(request.state)) {
+      return this.#flow.raise(request, 'reply', { body }) ? null : `the request is ${request.state}`;
+    }
+    if (request === undefined && engine.role === 'prefill' && holdsHandoff(body)) this.#desk.disown(engine, requestId);
+    return 'nobody waits for the reply';
+  }
+
+  /** The replies of an engine without a role that is gone are as good as ever. */
+  #fromFormerEngine(peer: PeerId, message: EngineMessage): string | null {
+    if (message.header !== 'ENGINE_REPLY') return 'the sender is no longer registered';
+    return each(message.replies, ({ requestId, body }) => {
+      const request = this.#flow.requests.get(requestId);
+      const isItsOwn = request?.state === 'straying' && request.decode?.peer === peer;
+      return isItsOwn && this.#flow.raise(request, 'reply', { body }) ? null : 'nobody waits for the reply';
+    });
+  }
+
+  #ready(request: RequestRecord, cachedPrefixBlocks: number): string | null {
+    const transports = [request.prefill, request.decode].map((engine) => engine?.card?.transports ?? []);
+    if (!transports.every((names) => names.includes(twoSided)))
+      return this.#raise(request, 'failUnsafe', `the engines hand over without ${twoSided}, so nothing can be sent`);
+    return this.#flow.raise(request, 'ready', { cachedPrefixBlocks }) ? null : `the request is ${request.state}`;
+  }
+
+  #raise(request: RequestRecord, event: RequestEvent, reason?: string): string | null {
+    const { state } = request;
+    return this.#flow.raise(request, event, reason === undefined ? {} : { reason }) ? null : `the request is ${state}`;
+  }
+}
+
+type ClientMessage =
+  | Of<'SUBMIT_REQUEST' | 'SUBMIT_REQUEST_WITH_KV' | 'ABORT_REQUEST' | 'RELEASE_KV' | 'CLAIM_KV' | 'RELEASE_KV_OWNER'>
+  | ControlSignal;
+type RequestMessage = Of<'KV_READ_DONE' | 'KV_TRANSFER_READY' | 'REQUEST_ERROR' | 'REQUEST_ABORTED'>;
+type EngineMessage = RequestMessage | Of<'ENGINE_REPLY' | 'ENGINE_REPLY_PARTIAL' | 'ENGINE_STATUS' | 'REGISTER_KV'>;
+
+/** The transport whose source sends, once the target has posted its receives. */
+const twoSided = 'nccl';
+
+/** What an engine's failure means: the reader's word counts for the source, the source's own does not. */
+function failureOf(request: RequestRecord, isReader: boolean, isSafe: boolean): RequestEvent {
+  if (!isReader && request.decode !== null && !waits(request.state)) return 'sourceFailed';
+  return isSafe || waits(request.state) ? 'failSafe' : 'failUnsafe';
+}
+
+/** Handles all; of what changed nothing, the first reason. */
+function each<T>(entries: readonly T[], handle: (entry: T) => string | null): string | null {
+  let ignored: string | null = null;
+  for (const entry of entries) {
+    const reason = handle(entry);
+    ignored ??= reason;
+  }
+  return ignored;
+}
+
+/** As the reference's language reads a value as a condition. */
+function isTrue(value: Wire | undefined): boolean {
+  return value === undefined || typeof value !== 'object' ? Boolean(value) : value !== null;
+}
+
+function numbersOf(status: WireMap): Readonly<Record<string, number>> {
+  const numbers = [...status].filter((entry): entry is [string, number] => typeof entry[1] === 'number');
+  return Object.fromEntries(numbers.slice(0, loadKeysMax));
+}
+
+const loadKeysMax = 64;

@@ -1,0 +1,332 @@
+/**
+ * Carries out what the request table says: messages to engines and clients, reservations, queues, pins. It knows living
+ * requests only; which event a message means, and whether its sender has a say, is decided elsewhere.
+ */
+import type { Opaque, Wire } from '../protocol/wire-value.js';
+import type { EngineChooser } from '../routing/engine-chooser.js';
+import type { SettledOptions } from './coordinator-options.js';
+import type { EngineRecord } from './engine-record.js';
+import type { Outbox } from './outbox.js';
+import type { Placement } from './placement.js';
+import type { RequestRecord } from './request-record.js';
+import { requestTable, type RequestEffect, type RequestEvent, type RequestState } from './request-table.js';
+
+/** What comes with some events. */
+export interface EventContent {
+  /** Of a failure. */
+  readonly reason?: string;
+  /** Of a reply. */
+  readonly body?: Opaque;
+  readonly cachedPrefixBlocks?: number;
+}
+
+/** `submitted` = `completed` + `failed` + `aborted` + those alive; `confirmed`: failures that turned out safe later. */
+export type RequestCounter = 'submitted' | 'completed' | 'failed' | 'aborted' | 'confirmed';
+
+export class RequestFlow {
+  readonly requests = new Map<number, RequestRecord>();
+  readonly counters: Record<RequestCounter, number> = {
+    submitted: 0,
+    completed: 0,
+    failed: 0,
+    aborted: 0,
+    confirmed: 0,
+  };
+  nowMs = 0;
+  readonly #drains = new Set<EngineRecord>();
+
+  constructor(
+    private readonly options: SettledOptions,
+    private readonly outbox: Outbox,
+    private readonly chooser: EngineChooser,
+    private readonly placement: Placement,
+  ) {}
+
+  /**
+   * What `event` does to a request; afterwards the engines where it made room take what waits.
+   *
+   * @returns false when the event changes nothing in this state
+   */
+  raise(request: RequestRecord, event: RequestEvent, content: EventContent = {}): boolean {
+    const transition = requestTable[request.state][event];
+    if (transition === undefined) return false;
+    this.#enter(request, transition.next);
+    for (const effect of transition.effects) this.#carryOut(request, effect, content);
+    if (transition.next === 'gone') this.#forget(request);
+    return true;
+  }
+
+  /** A new request enters; the caller places it. */
+  add(request: RequestRecord): void {
+    this.requests.set(request.id, request);
+    request.client?.requests.set(request.clientRequestId, request);
+    this.counters.submitted++;
+    this.#enter(request, request.state);
+  }
+
+  /** Chooses the first engine of a new request, or of one whose engine never got it. */
+  place(request: RequestRecord): void {
+    const choice =
+      request.state === 'waitingPrefill'
+        ? this.placement.choosePrefill(request, this.nowMs)
+        : this.placement.chooseRunner(request, this.nowMs);
+    if (typeof choice === 'string') {
+      this.raise(request, 'failSafe', { reason: choice });
+      return;
+    }
+    if (request.state === 'waitingPrefill') {
+      request.prefill = choice;
+      request.isPinned = false;
+      request.slots = request.prefillSlots = choice.card!.prefillSlots;
+      this.#join(request, choice);
+    } else {
+      this.#take(request, choice);
+      this.#sendRun(request, choice);
+    }
+  }
+
+  /** Gives waiting requests the room that was made, first come first served, until nothing moves. */
+  drain(): void {
+    for (const engine of this.#drains) {
+      // What is dispatched may fail and make room elsewhere; the set grows as it is walked.
+      this.#drains.delete(engine);
+      for (let next = engine.next(); engine.isRegistered && next !== null; next = engine.next()) {
+        this.raise(next, 'dispatch');
+      }
+    }
+  }
+
+  #enter(request: RequestRecord, state: RequestState): void {
+    request.state = state;
+    const limit = limitOf[state];
+    const ms = limit === null ? null : this.options.limits[limit];
+    request.deadlineAt = ms === null ? Infinity : this.nowMs + ms;
+  }
+
+  #carryOut(request: RequestRecord, effect: RequestEffect, content: EventContent): void {
+    switch (effect) {
+      case 'leaveQueue':
+        request.prefill?.queue.delete(request);
+        request.decode?.queue.delete(request);
+        break;
+      case 'submitPrefill':
+        this.#submitPrefill(request);
+        break;
+      case 'placeDecode':
+        this.#placeDecode(request);
+        break;
+      case 'submitDecode':
+        this.#submitDecode(request);
+        break;
+      case 'placeAgain':
+        this.place(request);
+        break;
+      case 'sendKv':
+        this.outbox.send(request.prefill!.peer, {
+          header: 'SEND_KV',
+          requestId: request.id,
+          decodeInstanceMeta: request.decode!.card!.instanceMeta,
+          cachedPrefixBlocks: content.cachedPrefixBlocks ?? 0,
+        });
+        break;
+      case 'abortPrefill':
+        this.#sendAbort(request, request.prefill);
+        break;
+      case 'abortDecode':
+        this.#sendAbort(request, request.decode);
+        break;
+      case 'releaseSource':
+        this.#releaseSource(request);
+        break;
+      case 'loseSource':
+        this.#freePrefill(request);
+        break;
+      case 'releaseDecode':
+        this.#freeDecode(request);
+        break;
+      default:
+        this.#tell(request, effect, content);
+    }
+  }
+
+  #submitPrefill(request: RequestRecord): void {
+    const engine = request.prefill!;
+    const submitted = request.submitted!;
+    engine.reserve(request.prefillSlots);
+    request.holdsPrefill = request.isPinned = true;
+    request.pinnedAt = this.nowMs;
+    const sampling = new Map<string, Wire>(submitted.sampling);
+    // Keys that are there keep their place.
+    if (sampling.has('num_tokens_total')) sampling.set('num_tokens_total', null);
+    sampling.set('do_kv_handoff', true).set('num_tokens_to_generate', 0).set('skip_prompt_log_probs', true);
+    this.outbox.send(engine.peer, { ...plainSubmit(request), sampling });
+    this.#record(request, engine);
+  }
+
+  #placeDecode(request: RequestRecord): void {
+    const choice = this.placement.chooseDecode(request, this.nowMs);
+    if (typeof choice === 'string') {
+      this.raise(request, 'failSafe', { reason: choice });
+      return;
+    }
+    request.decode = choice;
+    request.slots = request.handoff!.hasSsm ? 1 : 0;
+    this.#join(request, choice);
+  }
+
+  #submitDecode(request: RequestRecord): void {
+    const [engine, prefill] = [request.decode!, request.prefill!];
+    this.#take(request, engine);
+    const { kvMeta, sourceBlockIds } = request.handoff!;
+    const submitted = request.submitted!;
+    if (prefill.extension !== null && engine.extension !== null) {
+      const { instance } = this.options;
+      this.outbox.send(prefill.peer, { header: 'CLAIM_KV', requestId: request.id, instance, owner: engine.owner });
+    }
+    this.outbox.send(engine.peer, {
+      header: 'SUBMIT_REQUEST_WITH_KV',
+      requestId: request.id,
+      prompt: submitted.prompt,
+      sampling: submitted.sampling,
+      kvMeta,
+      sourceBlockIds,
+      offloadParams: submitted.offloadParams,
+    });
+    this.#record(request, engine);
+    // Prompts are large, and nothing needs it any more.
+    request.submitted = request.handoff = null;
+    request.hashes = noHashes;
+  }
+
+  /** A request for an engine without a role, or one that brings its handoff. */
+  #sendRun(request: RequestRecord, engine: EngineRecord): void {
+    const submitted = request.submitted!;
+    this.outbox.send(
+      engine.peer,
+      submitted.header === 'SUBMIT_REQUEST' ? plainSubmit(request) : { ...submitted, requestId: request.id },
+    );
+    this.#record(request, engine);
+  }
+
+  #record(request: RequestRecord, engine: EngineRecord): void {
+    if (request.hashes.length === 0) return;
+    this.chooser.assigned(engine.column, request.hashes, this.nowMs);
+    this.outbox.push({ kind: 'affinity', peer: engine.peer, hashes: request.hashes });
+  }
+
+  #take(request: RequestRecord, engine: EngineRecord): void {
+    request.decode = engine;
+    engine.requests.add(request);
+    engine.reserve(request.slots);
+    request.holdsDecode = true;
+  }
+
+  /** Enters the queue of an engine, and leaves it at once where there is room and nobody waits. */
+  #join(request: RequestRecord, engine: EngineRecord): void {
+    engine.requests.add(request);
+    engine.queue.add(request);
+    if (engine.next() === request) this.raise(request, 'dispatch');
+  }
+
+  #sendAbort(request: RequestRecord, engine: EngineRecord | null): void {
+    const current = engine === null ? null : this.placement.current(engine);
+    if (current !== null) this.outbox.send(current.peer, { header: 'ABORT_REQUEST', requestId: request.id });
+  }
+
+  #releaseSource(request: RequestRecord): void {
+    const { prefill } = request;
+    if (request.isPinned && prefill !== null) {
+      const current = this.placement.current(prefill);
+      if (current !== null)
+        this.outbox.send(current.peer, { header: 'RELEASE_KV', requestId: request.id, instance: null });
+    }
+    request.isPinned = false;
+    this.#freePrefill(request);
+  }
+
+  #freePrefill(request: RequestRecord): void {
+    const { prefill } = request;
+    if (!request.holdsPrefill) return;
+    prefill!.release(request.prefillSlots);
+    request.holdsPrefill = false;
+    this.#drains.add(prefill!);
+  }
+
+  #freeDecode(request: RequestRecord): void {
+    const { decode } = request;
+    if (!request.holdsDecode) return;
+    decode!.release(request.slots);
+    request.holdsDecode = false;
+    this.#drains.add(decode!);
+  }
+
+  #tell(request: RequestRecord, effect: RequestEffect, content: EventContent): void {
+    const { client, clientRequestId: requestId } = request;
+    const isSafe =
+      effect !== 'tellErrorUnsafe' && !(effect === 'tellErrorOfLoss' && this.options.behaviour === 'gen-b');
+    const isFirst = !request.isAnswered;
+    request.isAnswered = true;
+    if (effect === 'tellReply') {
+      this.counters.completed++;
+      if (client !== null) this.outbox.send(client.peer, { header: 'ENGINE_REPLY', requestId, body: content.body! });
+    } else if (effect === 'tellAborted') {
+      this.counters[isFirst ? 'aborted' : 'confirmed']++;
+      if (client !== null) this.outbox.send(client.peer, { header: 'REQUEST_ABORTED', requestId, sourceSafe: true });
+    } else {
+      const reason = content.reason ?? 'the request failed';
+      this.counters.failed++;
+      this.outbox.log('warn', 'request failed', { request: request.id, reason, sourceSafe: isSafe });
+      if (client !== null)
+        this.outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: isSafe });
+    }
+  }
+
+  #forget(request: RequestRecord): void {
+    this.requests.delete(request.id);
+    request.prefill?.requests.delete(request);
+    request.decode?.requests.delete(request);
+    if (request.client?.requests.get(request.clientRequestId) === request) request.client.end(request.clientRequestId);
+    request.client = request.submitted = request.handoff = null;
+  }
+}
+
+const noHashes = new BigInt64Array(0);
+
+function plainSubmit(request: RequestRecord) {
+  const { prompt, sampling, offloadParams } = request.submitted!;
+  const { mediaMeta, media } = request.submitted as {
+    readonly mediaMeta?: Opaque | null;
+    readonly media?: Opaque | null;
+  };
+  return {
+    header: 'SUBMIT_REQUEST' as const,
+    requestId: request.id,
+    prompt,
+    sampling,
+    blockHashes: null,
+    mediaMeta: mediaMeta ?? null,
+    media: media ?? null,
+    offloadParams,
+  };
+}
+
+/** Which limit ends a stay in a state; null: none does. */
+const limitOf: Readonly<Record<RequestState, 'queueMs' | 'prefillMs' | 'decodeMs' | 'lateReplyMs' | null>> = {
+  waitingPrefill: 'queueMs',
+  prefill: 'prefillMs',
+  waitingDecode: 'queueMs',
+  importing: 'decodeMs',
+  generating: 'decodeMs',
+  running: 'decodeMs',
+  reading: 'decodeMs',
+  cancellingPrefill: 'prefillMs',
+  cancellingImport: 'decodeMs',
+  cancellingGeneration: 'decodeMs',
+  cancellingRun: 'decodeMs',
+  cancellingReading: 'decodeMs',
+  doubtful: null,
+  doubtfulReading: null,
+  abandoned: null,
+  straying: 'lateReplyMs',
+  gone: null,
+};
