@@ -3,6 +3,7 @@ import { aggregatedRoutingSection } from './aggregated-routing.js';
 import { blockHashesSection } from './block-hashes.js';
 import { completionReportBytesSection } from './completion-report-bytes.js';
 import { completionTrackerSection } from './completion-tracker.js';
+import { coordinatorRuntimeSection } from './coordinator-runtime.js';
 import { decodeAdmissionSection } from './decode-admission.js';
 import { dropPrefixSection } from './drop-prefix.js';
 import { headersSection } from './headers-gen-b.js';
@@ -26,6 +27,7 @@ export const sections: readonly Section[] = [
   blockHashesSection,
   completionReportBytesSection,
   completionTrackerSection,
+  coordinatorRuntimeSection,
   decodeAdmissionSection,
   dropPrefixSection,
   headersSection,
