@@ -56,8 +56,9 @@ usage: npm run demo -- [flags]
   --transport NAME    ${transports.join(', ')}; default host
   --prefill SIZES     ranks of the prefill engine, a process each: tp=2,pp=1 (tensor and pipeline parallel), and ep, dp,
                       expt_tp for experts over dp engines in lockstep; default one rank
-  --decode SIZES      the same for the decode engine
-  --inference-shards SPEC  both at once, several engines of a kind too: role=prefill,tp=2+role=decode,pp=2
+  --decode SIZES      the same for the decode engine; several engines: tp=2+pp=2
+  --inference-shards SPEC
+                      both sides at once: role=prefill,tp=2+role=decode,pp=2
   --svg FILE          draw which rank gives what to which rank
   --prompt TEXT       run this prompt instead of the scenario; may be repeated
   --prompt-file FILE  run the text of this file instead of the scenario; may be repeated

@@ -169,25 +169,48 @@ describe('the plan', () => {
 
 describe('flags', () => {
   test.each([
-    [['--prefill', 'tp=0'], '--prefill tp: expected an integer of at least 1, got "0"'],
+    [['--prefill', 'tp=0'], '--prefill shards[0].tp: expected an integer of at least 1, got 0'],
     [['--prefill', 'tp=3'], '--prefill parallelism: expected a divisor of the 8 heads, got 3'],
+    [['--prefill', 'tp=2,tp=4'], '--prefill shards[0].tp: expected one value, got "several"'],
     [['--decode', 'pp=5'], '--decode pp: expected at most the 4 layers of the model, got 5'],
-    [['--decode', 'role=decode'], '--decode: expected sizes named tp, pp, ep, dp, expt_tp, got "role=decode"'],
+    [['--decode', 'role=prefill'], '--decode role: expected decode, got "prefill"'],
     [
       ['--decode', 'dp=3,ep=2'],
-      '--decode expertTp * ep: expected a divisor of the 3 ranks of a stage over all instances, got 2',
+      '--decode shards[0]: expected its 3 ranks (tp 1 × pp 1 × dp 3) to be a multiple of expt_tp 1 × ep 2 × pp 1, got a remainder of 1',
     ],
     [['--prefill', 'dp=30', '--decode', 'dp=3'], '--prefill and --decode: expected at most 32 ranks together, got 33'],
     [
       ['--inference-shards', 'role=prefill,tp=2'],
-      '--inference-shards: expected a role for every shard, and each of prefill and decode, got "role=prefill,tp=2"',
+      '--inference-shards shards: expected at least one with role=decode, got "none"',
     ],
-    [['--inference-shards', 'role=both'], '--inference-shards role: expected prefill or decode, got "both"'],
+    [
+      ['--inference-shards', 'role=prefill+tp=2+role=decode'],
+      '--inference-shards shards[1].role: expected prefill or decode, as other shards have one, got null',
+    ],
+    [['--inference-shards', 'role=both'], '--inference-shards shards[0].role: expected prefill or decode, got "both"'],
     [
       ['--inference-shards', 'role=prefill+role=decode', '--decode', 'tp=2'],
       '--inference-shards: expected neither --prefill nor --decode beside it, got "role=prefill+role=decode"',
     ],
   ])('%j is refused', (flags, message) => {
     expect(() => parseOptions(flags)).toThrow(expect.objectContaining({ code: 'ARGUMENT_INVALID', message }));
+  });
+
+  test('shards make engines in the order of the ranks, several of a side too', () => {
+    const one = { tp: 1, pp: 1, ep: 1, dp: 1, expertTp: 1 };
+    const { prefill, decode } = parseOptions([
+      '--inference-shards',
+      'role=decode,tp=2; role = prefill +role=decode,dp=2',
+    ]);
+    expect(prefill).toEqual([one]);
+    expect(decode).toEqual([
+      { ...one, tp: 2, expertTp: 2 },
+      { ...one, dp: 2 },
+    ]);
+    expect(parseOptions(['--prefill', 'role=prefill,pp=2+tp=4,expt_tp=2']).prefill).toEqual([
+      { ...one, pp: 2 },
+      { ...one, tp: 4, expertTp: 2 },
+    ]);
+    expect(parseOptions([])).toMatchObject({ prefill: [one], decode: [one] });
   });
 });
