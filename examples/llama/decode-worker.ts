@@ -7,7 +7,7 @@ import { ImportWatch } from '../demo/import-watch.js';
 import { remains } from '../demo/remains.js';
 import { openPort } from '../demo/worker-port.js';
 import { LlamaDecodeEngine, type DecodeFigures, type Operation } from './decode-engine.js';
-import { digestOf, engineOptions } from './engine-setting.js';
+import { digestOf, engineOptions, residentBytes } from './engine-setting.js';
 import { decodeAnswers, decodeCommands, type EngineSetting, type RecordedOperation } from './messages.js';
 
 /** At this many tokens a step copies no more of one request's state, so that the others wait for milliseconds only. */
@@ -173,7 +173,7 @@ const port = openPort('decode', decodeCommands, decodeAnswers, async (command): 
     case 'attestDead':
       return worker?.attestDead(command.instance, command.incarnation);
     case 'measure':
-      return port.send({ kind: 'memory', residentBytes: process.memoryUsage.rss() });
+      return port.send({ kind: 'memory', residentBytes: residentBytes() });
     case 'stop':
       await worker?.stop();
       process.disconnect();

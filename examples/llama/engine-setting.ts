@@ -18,3 +18,9 @@ export function digestOf(logits: Float32Array): string {
     .update(new Uint8Array(logits.buffer, logits.byteOffset, logits.byteLength))
     .digest('hex');
 }
+
+/** Of this process, after its garbage was collected where Node lets us (`--expose-gc`). */
+export function residentBytes(): number {
+  globalThis.gc?.();
+  return process.memoryUsage.rss();
+}

@@ -19,6 +19,8 @@ export class Observation {
   finished: DecodeAnswer<'finished'> | null = null;
   failure: { readonly code: string; readonly message: string } | null = null;
   isReleased = false;
+  /** The caller gave up. */
+  isAborted = false;
   reference: Extract<Message<typeof referenceAnswers>, { kind: 'result' }> | null = null;
   /** When each token came, the first one with the ticket. */
   readonly tokenTimes: number[] = [];

@@ -42,7 +42,8 @@ export class LlamaPrefillEngine implements PrefillContext {
   private readonly lanes: Lanes<Int32Array>;
   private handoff: StateHandoff | null = null;
   private last: Promise<unknown> = Promise.resolve();
-  private readonly aborted = new Set<string>();
+  /** By request that waits or is being computed: whether somebody gave up. */
+  private readonly aborted = new Map<string, boolean>();
   private retry: (() => void) | null = null;
 
   constructor(private readonly options: EngineOptions) {
@@ -66,6 +67,7 @@ export class LlamaPrefillEngine implements PrefillContext {
 
   /** Waits for its turn and for room. @throws (rejects) `CAPACITY_NEVER_FITS`, `ABORTED`, what the SDK refuses it with */
   prefill(requestId: string, prompt: Int32Array): Promise<PrefilledPrompt> {
+    this.aborted.set(requestId, false);
     const result = this.last.then(() => this.run(requestId, prompt));
     this.last = result.catch(() => undefined);
     return result;
@@ -73,7 +75,8 @@ export class LlamaPrefillEngine implements PrefillContext {
 
   /** A prompt that waits or is being computed ends at its next chunk. */
   abort(requestId: string): void {
-    this.aborted.add(requestId);
+    if (!this.aborted.has(requestId)) return;
+    this.aborted.set(requestId, true);
     this.retry?.();
   }
 
@@ -84,13 +87,9 @@ export class LlamaPrefillEngine implements PrefillContext {
   private async run(requestId: string, prompt: Int32Array): Promise<PrefilledPrompt> {
     const handoff = this.handoff!;
     const count = Math.ceil(prompt.length / this.blockSize);
-    if (prompt.length < 1 || prompt.length >= this.maxSequenceLength) {
-      throw new HandoffError(
-        'CAPACITY_NEVER_FITS',
-        `prompt: expected 1 to ${this.maxSequenceLength - 1} tokens, got ${prompt.length}`,
-      );
-    }
     try {
+      this.checkAbort(requestId);
+      this.checkLength(prompt);
       while (!handoff.tryPinPermit(requestId, count)) await this.room(requestId);
       const lane = this.lanes.take(prompt)!;
       try {
@@ -101,6 +100,15 @@ export class LlamaPrefillEngine implements PrefillContext {
     } finally {
       handoff.dropPinPermit(requestId);
       this.aborted.delete(requestId);
+    }
+  }
+
+  private checkLength(prompt: Int32Array): void {
+    if (prompt.length < 1 || prompt.length >= this.maxSequenceLength) {
+      throw new HandoffError(
+        'CAPACITY_NEVER_FITS',
+        `prompt: expected 1 to ${this.maxSequenceLength - 1} tokens, got ${prompt.length}`,
+      );
     }
   }
 
@@ -187,6 +195,6 @@ export class LlamaPrefillEngine implements PrefillContext {
   }
 
   private checkAbort(requestId: string): void {
-    if (this.aborted.has(requestId)) throw new HandoffError('ABORTED', `request ${requestId} was aborted`);
+    if (this.aborted.get(requestId) === true) throw new HandoffError('ABORTED', `request ${requestId} was aborted`);
   }
 }

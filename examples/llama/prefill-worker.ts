@@ -5,7 +5,7 @@
 import { encodeTicket, isHandoffError, StateHandoff } from 'state-handoff';
 import { remains } from '../demo/remains.js';
 import { openPort } from '../demo/worker-port.js';
-import { digestOf, engineOptions } from './engine-setting.js';
+import { digestOf, engineOptions, residentBytes } from './engine-setting.js';
 import { prefillAnswers, prefillCommands, type EngineSetting } from './messages.js';
 import { LlamaPrefillEngine } from './prefill-engine.js';
 
@@ -72,7 +72,7 @@ const port = openPort('prefill', prefillCommands, prefillAnswers, async (command
     case 'attestDead':
       return worker?.attestDead(command.instance, command.incarnation);
     case 'measure':
-      return port.send({ kind: 'memory', residentBytes: process.memoryUsage.rss() });
+      return port.send({ kind: 'memory', residentBytes: residentBytes() });
     case 'stop':
       await worker?.stop();
       process.disconnect();

@@ -2,7 +2,7 @@
  * The router of the llama.cpp demo: starts a prefill and a decode process, carries the messages of each handoff between them,
  * and keeps what it saw. It never sees state, only tickets. When one of the two dies, it tells the other.
  */
-import { checkCompatible, parseInstanceCard, type HandoffRef, type InstanceCard } from 'state-handoff';
+import { checkCompatible, decodeTicket, parseInstanceCard, type HandoffRef, type InstanceCard } from 'state-handoff';
 import type { Message } from '../demo/messages.js';
 import { WorkerProcess } from '../demo/worker-process.js';
 import {
@@ -75,14 +75,13 @@ export class LlamaRouter {
   /** Gives decode the tickets that were held, all at once and in order. */
   handOver(seen: readonly Observation[]): void {
     for (const each of seen) {
-      const { request, prefilled } = each;
-      if (!this.held.delete(each) || prefilled === null) continue;
-      this.sendTicket(request, prefilled.ticket);
+      if (this.held.delete(each) && each.prefilled !== null) this.sendTicket(each, each.prefilled.ticket);
     }
   }
 
   /** Aborts a request wherever it is. */
   abort(id: string): void {
+    this.of(id).isAborted = true;
     this.prefill.send({ kind: 'abort', id });
     this.decode.send({ kind: 'abort', id });
   }
@@ -211,7 +210,7 @@ export class LlamaRouter {
           `${id.padEnd(10)} prefilled: ${answer.computedTokens} of ${prompt.length} tokens computed in ${answer.evaluateMs.toFixed(0)} ms, ` +
             `${answer.savedBlocks} blocks saved in ${answer.saveMs.toFixed(1)} ms, ticket of ${answer.ticket.length} bytes`,
         );
-        if (!this.held.has(seen)) this.sendTicket(seen.request, answer.ticket);
+        if (!this.held.has(seen)) this.sendTicket(seen, answer.ticket);
         break;
       }
       case 'released':
@@ -283,7 +282,13 @@ export class LlamaRouter {
     else if (answer.kind === 'memory') this.residents[role] = answer.residentBytes;
   }
 
-  private sendTicket({ id, prompt, limit }: LlamaRequest, ticket: string): void {
+  private sendTicket(seen: Observation, ticket: string): void {
+    const { id, prompt, limit } = seen.request;
+    if (seen.isAborted) {
+      seen.failure = { code: 'ABORTED', message: 'the request was aborted before decode had its ticket' };
+      this.release(decodeTicket(ticket).handoff!);
+      return;
+    }
     this.decode.send({ kind: 'handoff', id, prompt: Array.from(prompt), limit, ticket });
   }
 

@@ -294,6 +294,8 @@ export class DecodeSide {
     }
     const parsed = this.deps.parse(request.kvMeta, request.sourceBlockIds);
     checkExpectation(parsed, {
+      model: context.model,
+      dtype: context.dtype,
       promptTokens: prompt.length,
       resumeTokens: 1 + context.numSpeculativeTokens,
       isHybrid: context.ssm !== null,

@@ -6,6 +6,9 @@ import { argumentError } from '../errors.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
 
 export interface HandoffExpectation {
+  /** This engine's model and element type. */
+  readonly model: string;
+  readonly dtype: string;
   /** Tokens of the prompt that came with the request. */
   readonly promptTokens: number;
   /** `1 + numSpeculativeTokens`. */
@@ -21,10 +24,19 @@ export interface HandoffExpectation {
 /**
  * Decode.
  *
- * @throws `BLOCK_COUNT_MISMATCH`, `RESUME_TOKENS_INVALID`, `SSM_METADATA_INVALID`,
- *   `EPOCH_MISMATCH`
+ * @throws `INCOMPATIBLE` (another model or element type), `BLOCK_COUNT_MISMATCH`, `RESUME_TOKENS_INVALID`,
+ *   `SSM_METADATA_INVALID`, `EPOCH_MISMATCH`
  */
 export function checkExpectation(parsed: ParsedKvMeta, expected: HandoffExpectation): void {
+  for (const field of ['model', 'dtype'] as const) {
+    if (parsed[field] === null || parsed[field] === expected[field]) continue;
+    throw argumentError(
+      `kvMeta.handoff.${field}`,
+      `${JSON.stringify(expected[field])}, this engine's`,
+      parsed[field],
+      'INCOMPATIBLE',
+    );
+  }
   if (parsed.promptTokens !== null && parsed.promptTokens !== expected.promptTokens) {
     throw argumentError(
       'kvMeta.handoff.prompt_tokens',

@@ -7,7 +7,16 @@
 import { argumentError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import { isRecord } from '../json.js';
-import { fieldError, integerField, listField, own, recordField, uint64, type Fields } from '../json-fields.js';
+import {
+  fieldError,
+  integerField,
+  listField,
+  optionalStringField,
+  own,
+  recordField,
+  uint64,
+  type Fields,
+} from '../json-fields.js';
 import { defaultTicketLimits, int32Max, type TicketLimits } from '../limits.js';
 import type { BlockIdList, TransferRecord } from '../prefill/transfer-records.js';
 import { parseHandoffFields } from '../ticket.js';
@@ -20,6 +29,9 @@ import { hasDuplicates } from './duplicate-ids.js';
 export interface ParsedKvMeta {
   /** Null for a ticket of a peer without fenced identity. */
   readonly handoff: HandoffRef | null;
+  /** Identity of the source's model and its element type; null where the peer does not say. */
+  readonly model: string | null;
+  readonly dtype: string | null;
   /** Tokens of the prompt by the source's count; null where the peer does not say. */
   readonly promptTokens: number | null;
   /** The source's ranks; the same array for the same description when a cache is used. */
@@ -80,6 +92,8 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
   }
   return {
     handoff,
+    model: nameOf(fields, 'model', limits),
+    dtype: nameOf(fields, 'dtype', limits),
     promptTokens,
     ranks,
     shares: blockIds.map((ids) => ({ blockIds: ids, slot })),
@@ -90,6 +104,10 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
     resumeTokens: parseResumeTokens(kvMeta, limits),
     resumeLogProbs: parseResumeLogProbs(kvMeta),
   };
+}
+
+function nameOf(handoff: Fields | null, key: 'model' | 'dtype', limits: TicketLimits): string | null {
+  return handoff === null ? null : optionalStringField(handoff, key, 'kvMeta.handoff', limits.nameLengthMax);
 }
 
 /** Under which name the description is remembered; a peer without identity is known by its first agent. */

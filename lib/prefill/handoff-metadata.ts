@@ -181,6 +181,9 @@ function geometryFields(buffer: BufferGeometry, layerStart: number): WireObject 
 
 /** `kv_meta.handoff`, for a request that was pinned. */
 export interface HandoffFields extends HandoffRef {
+  /** Identity of the model and its element type, so that decode refuses another one's state by itself. */
+  readonly model: string;
+  readonly dtype: string;
   /** Tokens of the prompt. */
   readonly promptTokens: number;
   /** Generations of `blockIds` at pin time; null when the pool has none. */
@@ -288,6 +291,8 @@ function handoffFields(handoff: HandoffFields): WireObject {
     incarnation: handoff.incarnation,
     handoff_id: handoff.handoffId,
     epoch: handoff.epoch,
+    model: handoff.model,
+    dtype: handoff.dtype,
     prompt_tokens: handoff.promptTokens,
     block_generations: handoff.blockGenerations === null ? null : Array.from(handoff.blockGenerations),
     slot_generation: handoff.slotGeneration,

@@ -122,6 +122,8 @@ export class PrefillSide {
       slot: pin.slot,
       handoff: {
         ...handoff,
+        model: context.model,
+        dtype: context.dtype,
         promptTokens: request.promptTokens,
         ...this.generationsOf(pin),
       },

@@ -2,12 +2,15 @@
 import type { EngineContext } from '../engine-context.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { defaultContent, type AxisName, type BufferGeometry } from '../memory/axes-geometry.js';
+import { defaultTicketLimits } from '../limits.js';
 import { ownedHeads } from '../memory/kv-layout.js';
 import { decideMeeting, pairStepsMax } from '../transfer/program-overlap.js';
 import type { Shape } from '../transfer/program-shape.js';
 
 /** What an engine does in a handoff. */
 export type Role = 'prefill' | 'decode';
+
+const { nameLengthMax } = defaultTicketLimits;
 
 const axisNames: ReadonlySet<string> = new Set<AxisName>([
   'plane',
@@ -39,7 +42,9 @@ export function checkContext(context: EngineContext, role: Role): void {
   }
   requireCount('engine.numSpeculativeTokens', context.numSpeculativeTokens, 0);
   for (const field of ['model', 'dtype'] as const) {
-    if (typeof context[field] !== 'string') throw invalid(`engine.${field}`, 'a name', context[field]);
+    const name: unknown = context[field];
+    if (typeof name !== 'string' || name.length < 1 || name.length > nameLengthMax)
+      throw invalid(`engine.${field}`, `a name of 1 to ${nameLengthMax} characters`, name);
   }
   for (const field of ['kv', 'blocks'] as const) {
     if (typeof context[field] !== 'object' || context[field] === null)

@@ -73,7 +73,7 @@ describe('an engine whose memory contradicts its layout', () => {
       overlaid(),
       /^engine\.kv\.buffers\[1\]: expected bytes that engine\.kv\.buffers\[0\] does not have, got 0/,
     ],
-    ['no model name', { model: undefined }, /^engine\.model: expected a name, got undefined/],
+    ['no model name', { model: undefined }, /^engine\.model: expected a name of 1 to 256 characters, got undefined/],
     ['no kv at all', { kv: undefined }, /^engine\.kv: expected an object, got undefined/],
     ['ssm forgotten', { ssm: undefined }, /^engine\.ssm: expected buffers, or null/],
   ])('%s', async (_name, changes, message) => {

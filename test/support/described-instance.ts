@@ -176,6 +176,8 @@ export const sampleHandoff: HandoffFields = {
   incarnation: 'boot-1',
   handoffId: 7,
   epoch: 3,
+  model: 'sample-1',
+  dtype: 'bfloat16',
   promptTokens: 40,
   blockGenerations: BigUint64Array.of(5n, (1n << 64n) - 1n, 0n),
   slotGeneration: null,

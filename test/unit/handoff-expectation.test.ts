@@ -5,6 +5,8 @@ import { hybridShape, sampleBlocks, sampleKvMeta, smallShape } from '../support/
 
 describe('checkExpectation', () => {
   const expected = {
+    model: 'sample-1',
+    dtype: 'bfloat16',
     promptTokens: 40,
     resumeTokens: 2,
     isHybrid: false,
@@ -18,10 +20,23 @@ describe('checkExpectation', () => {
     const withState = parseKvMeta(sampleKvMeta(hybridShape, { resumeLogProbs: [-1] }), sampleBlocks);
     expect(() => checkExpectation(withState, { ...expected, isHybrid: true, wantsLogProbs: true })).not.toThrow();
     const anonymous = parseKvMeta(sampleKvMeta(smallShape, { handoff: null }), sampleBlocks);
-    expect(() => checkExpectation(anonymous, { ...expected, promptTokens: 48, epoch: 9 })).not.toThrow();
+    expect(() =>
+      checkExpectation(anonymous, { ...expected, model: 'other', promptTokens: 48, epoch: 9 }),
+    ).not.toThrow();
+    const before = sampleKvMeta(smallShape);
+    const { model, dtype, ...withoutNames } = before['handoff'] as Record<string, unknown>;
+    expect([model, dtype]).toEqual(['sample-1', 'bfloat16']);
+    const silent = parseKvMeta({ ...before, handoff: withoutNames }, sampleBlocks);
+    expect(() => checkExpectation(silent, { ...expected, model: 'other', dtype: 'other' })).not.toThrow();
   });
 
   it.each([
+    [
+      { model: 'sample-2' },
+      'INCOMPATIBLE',
+      'kvMeta.handoff.model: expected "sample-2", this engine\'s, got "sample-1"',
+    ],
+    [{ dtype: 'float16' }, 'INCOMPATIBLE', 'kvMeta.handoff.dtype: expected "float16", this engine\'s, got "bfloat16"'],
     [
       { promptTokens: 41 },
       'BLOCK_COUNT_MISMATCH',

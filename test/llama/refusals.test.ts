@@ -1,0 +1,83 @@
+/** State of another model or of another element type is refused before a byte of it moves: by the router, and by decode itself. */
+import { copyFileSync, mkdtempSync, openSync, readSync, rmSync, statSync, writeSync, closeSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { decodeTicket, encodeTicket, isHandoffError, StateHandoff } from 'state-handoff';
+import { LlamaDecodeEngine } from '../../examples/llama/decode-engine.js';
+import { engineOptions } from '../../examples/llama/engine-setting.js';
+import type { EngineSetting } from '../../examples/llama/messages.js';
+import { LlamaPrefillEngine } from '../../examples/llama/prefill-engine.js';
+import { assetsOf, loadedModel, openPair, promptOf, settingOf } from '../support/llama-pair.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'state-handoff-llama-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** The same model but for one bit of its last weights. */
+function alteredModel(file: string): string {
+  const altered = join(folder, 'altered.gguf');
+  copyFileSync(file, altered);
+  const handle = openSync(altered, 'r+');
+  const byte = Buffer.alloc(1);
+  const at = statSync(altered).size - 64;
+  readSync(handle, byte, 0, 1, at);
+  byte[0] = byte[0]! ^ 1;
+  writeSync(handle, byte, 0, 1, at);
+  closeSync(handle);
+  return altered;
+}
+
+test.each<[string, () => Promise<Partial<EngineSetting>>, RegExp]>([
+  [
+    'another model',
+    async () => assetsOf(alteredModel((await assetsOf()).modelFile)),
+    /cannot work together: model is SmolLM2.*\.gguf sha256:\w+ and altered\.gguf sha256:\w+, and state of one model/,
+  ],
+  ['another type of the same size', async () => ({ dtype: 'bfloat16' }), /dtype is float16 and bfloat16, and bytes of/],
+  [
+    'a type of another size',
+    async () => ({ dtype: 'float32' }),
+    /dtype is float16 and float32.*kv\.elementBytes is 2 and 4/,
+  ],
+])('the router does not pair two engines with %s', async (_, changes, message) => {
+  await expect(openPair({ decode: await changes() })).rejects.toThrow(message);
+});
+
+test.each([
+  ['model', { model: 'another.gguf sha256:00' }],
+  ['dtype', { dtype: 'bfloat16' }],
+] as const)('decode refuses a ticket of another %s by itself, and nothing moves', async (field, changes) => {
+  const llama = await loadedModel();
+  const prefill = new LlamaPrefillEngine(engineOptions(await settingOf({ blocks: 9 })));
+  const decode = new LlamaDecodeEngine({
+    ...engineOptions(await settingOf({ blocks: 9, ...changes })),
+    loadBlocksMax: 4,
+    onToken: () => undefined,
+    onOperation: null,
+  });
+  const [source, target] = [new StateHandoff(prefill), new StateHandoff(decode)];
+  prefill.attachHandoff(source);
+  decode.attachHandoff(target);
+  await source.setupKvTransfer('prefill', 'host');
+  await target.setupKvTransfer('decode', 'host');
+  target.on('kvReadDone', (notice) => source.releaseHandoffBlocks(notice.source!));
+  const prompt = promptOf(llama, 20);
+  const { ticket } = await prefill.prefill('r', prompt);
+  const { kvMeta, blockIds } = decodeTicket(encodeTicket(ticket));
+  const refusal = await target
+    .addRequestWithKvHandoff('r', prompt, { num_tokens_to_generate: 4 }, kvMeta, blockIds)
+    .catch((error: unknown) => error);
+  expect(isHandoffError(refusal) && [refusal.code, refusal.message]).toEqual([
+    'INCOMPATIBLE',
+    expect.stringMatching(new RegExp(`^kvMeta\\.handoff\\.${field}: expected .*, this engine's, got `)),
+  ]);
+  expect(target.pendingKvImportCount).toBe(0);
+  expect(decode.blocks.freeCount).toBe(8);
+  expect(source.inspect().pins).toEqual([]);
+  for (const [engine, handoff] of [
+    [prefill, source],
+    [decode, target],
+  ] as const) {
+    await handoff.close();
+    engine.close();
+  }
+});
