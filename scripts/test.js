@@ -45,7 +45,12 @@ const phases = [
 const llamaPhases = [
   {
     name: 'llama',
-    args: ['--runInBand', '--testPathIgnorePatterns', `<rootDir>/test/(?!(${llamaFolders.join('|')})/)`],
+    args: [
+      '--runInBand',
+      '--testTimeout=300000',
+      '--testPathIgnorePatterns',
+      `<rootDir>/test/(?!(${llamaFolders.join('|')})/)`,
+    ],
   },
 ];
 

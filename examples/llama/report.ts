@@ -95,12 +95,12 @@ function rowOf(request: DemoRequest, seen: Observation, agreeing: Row['agreeing'
     end: finished?.reason ?? failure?.code.toLowerCase() ?? 'none',
     identical: agreeing === null ? seen.isIdentical : null,
     agreeing,
-    surprises: surprisesOf(request, seen),
+    surprises: surprisesOf(request, seen, agreeing === null ? seen.difference : null),
   };
 }
 
-function surprisesOf(request: DemoRequest, seen: Observation): string[] {
-  const { finished, failure, reserved, difference } = seen;
+function surprisesOf(request: DemoRequest, seen: Observation, difference: string | null): string[] {
+  const { finished, failure, reserved } = seen;
   const surprises: string[] = [];
   const end = failure?.code ?? (finished === null ? 'none' : 'a result');
   const expected = request.abortAfter === null ? 'a result' : 'ABORTED';

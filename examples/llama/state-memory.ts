@@ -65,9 +65,9 @@ export class StateMemory {
     cache.importBlocks(sequence, from, to, blocks, this.form, this.bytes);
   }
 
-  /** Flips one bit of a block, for those who want to see that it is noticed. */
+  /** Flips one bit of a block, for those who want to see that it is noticed: in the exponent of its first value. */
   flipBit(block: number): void {
-    const at = block * this.blockBytes + 1;
-    this.bytes[at] = this.bytes[at]! ^ 1;
+    const at = block * this.blockBytes + this.form.planeStride + this.kv.buffers[0]!.elementBytes - 1;
+    this.bytes[at] = this.bytes[at]! ^ 0x40;
   }
 }

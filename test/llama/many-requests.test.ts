@@ -14,11 +14,13 @@ const growthMax = 24 * 2 ** 20;
 
 test('fifty concurrent requests leave the memory of both processes flat', async () => {
   const llama = await loadedModel();
-  const router = await openPair({ prefill: { blocks: 101 }, decode: { lanes: 4, blocks: 17 } });
+  const router = await openPair({ prefill: { blocks: 201 }, decode: { lanes: 4, blocks: 17 } });
   const round = async (name: string) => {
     const seen = Array.from({ length: 50 }, (_, index) =>
-      router.submit(request(`${name}${index}`, promptOf(llama, 17 + (index % 4) * 8, `${name}${index}: `), 16)),
+      router.submit(request(`${name}${index}`, promptOf(llama, 17 + (index % 4) * 8, `${name}${index}: `), 16), true),
     );
+    await router.until('all tickets', () => seen.every(({ prefilled }) => prefilled !== null));
+    router.handOver(seen);
     await router.settled(seen);
     return seen;
   };

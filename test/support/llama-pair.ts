@@ -87,7 +87,8 @@ const text =
 export function promptOf(llama: LlamaModel, length: number, head = ''): Int32Array {
   const tokens = llama.tokenize(head + text.repeat(1 + Math.ceil(length / 80)), true);
   if (tokens.length < length) throw new Error(`expected a text of ${length} tokens, got ${tokens.length}`);
-  return tokens.slice(0, length);
+  // A native array is none of this realm's under Jest.
+  return Int32Array.from(tokens.subarray(0, length));
 }
 
 export function request(id: string, prompt: Int32Array, limit = 8): LlamaRequest {
