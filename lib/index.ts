@@ -93,6 +93,7 @@ export type {
 } from './transfer/transport.js';
 export type { Backend } from './setup/build-transports.js';
 export type { Role } from './setup/check-context.js';
+export { NixlTransport, type NixlTransportOptions } from './transfer/transports/nixl.js';
 export { HostTransport, type HostGenerations, type HostTransportOptions } from './transfer/transports/host.js';
 
 export type { ImportView, ImportViewState, Inspection, Load, PinView } from './observe/inspection.js';

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <utility>
 
 namespace state_handoff {
@@ -69,12 +70,17 @@ std::string GeometryKey(const Rectangle& rectangle, const Table* table) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t));
 }
 
+uint64_t RandomNumber() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
+
 NixlRange RangeOf(const CopyTarget& target) { return NixlRange{reinterpret_cast<uint64_t>(target.data), target.bytes}; }
 
 }  // namespace
 
 NixlLink::NixlLink(uint64_t id, NixlGrant grant, std::vector<CopyTarget> targets)
-    : id_(id), grant_(std::move(grant)), targets_(std::move(targets)) {}
+    : id_(id), grant_(std::move(grant)), targets_(std::move(targets)), secret_(RandomNumber()) {}
 
 NixlLink::~NixlLink() {
   planes_.clear();

@@ -87,7 +87,8 @@ class NixlLink {
   void ReturnBuffer(uint8_t* buffer) { free_buffers_.push_back(buffer); }
   // The exporter's slot headers as they were read last; null before TakeBuffer.
   const SlotHeader* headers() const { return reinterpret_cast<const SlotHeader*>(buffers_.data); }
-  uint64_t NextTicket() { return ++last_ticket_; }
+  // For a chunk that the exporter packs. No two links of any process have one in common.
+  PackTicket NextTicket() { return PackTicket{secret_, ++last_ticket_}; }
 
  private:
   struct Buffers {
@@ -105,6 +106,7 @@ class NixlLink {
   std::unique_ptr<NixlAgent> agent_;
   std::unordered_map<std::string, std::shared_ptr<const NixlPlanes>> planes_;
   std::vector<uint8_t*> free_buffers_;
+  const uint64_t secret_;
   uint64_t last_ticket_ = 0;
   std::mutex mutex_;
   ErrorCode error_code_ = ErrorCode::kINVARIANT;

@@ -52,8 +52,8 @@ bool NixlHeaderWatch::Step(NixlLink& link) {
 }
 
 NixlPackedPull::NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t slot_bytes,
-                               int64_t request_bytes, std::chrono::milliseconds patience, uint64_t secret)
-    : chunks_(program, rectangles, slot_bytes), request_bytes_(request_bytes), patience_(patience), secret_(secret) {}
+                               int64_t request_bytes, std::chrono::milliseconds patience)
+    : chunks_(program, rectangles, slot_bytes), request_bytes_(request_bytes), patience_(patience) {}
 
 bool NixlPackedPull::reading() const {
   return direct_pending_.read != nullptr ||
@@ -120,7 +120,7 @@ bool NixlPackedPull::Ask(NixlLink& link, NixlHeaderWatch& watch, Clock::time_poi
     exhausted_ = true;
     return false;
   }
-  const PackTicket ticket{secret_, link.NextTicket()};
+  const PackTicket ticket = link.NextTicket();
   const std::string text = EncodePackMessage(PackMessage{std::move(finished_), ticket, chunk.pack});
   finished_.clear();
   watch.Want(watch.posted());

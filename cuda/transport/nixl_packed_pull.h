@@ -41,7 +41,7 @@ class NixlPackedPull {
   using Clock = std::chrono::steady_clock;
 
   NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t slot_bytes,
-                 int64_t request_bytes, std::chrono::milliseconds patience, uint64_t secret);
+                 int64_t request_bytes, std::chrono::milliseconds patience);
 
   bool over() const { return exhausted_ && jobs_.empty() && left_.empty(); }
   // Makes what progress there is; adds bytes that are in place. `start`: whether new chunks may be begun. True when
@@ -77,7 +77,6 @@ class NixlPackedPull {
   PackedChunks chunks_;
   const int64_t request_bytes_;
   const std::chrono::milliseconds patience_;
-  const uint64_t secret_;
   bool exhausted_ = false;
   bool gave_up_ = false;
   std::deque<Job> jobs_;

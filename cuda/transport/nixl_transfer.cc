@@ -1,24 +1,10 @@
 #include "nixl_transfer.h"
 
-#include <random>
 #include <utility>
 
 #include "../core/copy_program_check.h"
 
 namespace state_handoff {
-
-namespace {
-
-// Of this process, so that its slots are told from those of other importers.
-uint64_t ProcessSecret() {
-  static const uint64_t secret = [] {
-    std::random_device random;
-    return (uint64_t{random()} << 32) | random();
-  }();
-  return secret;
-}
-
-}  // namespace
 
 NixlTransfer::NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, TransferTarget target,
                            const NixlTuning& tuning)
@@ -59,7 +45,7 @@ void NixlTransfer::Prepare() {
   }
   if (small_bytes >= tuning_.packed_bytes_min) {
     packed_.emplace(program_, small, static_cast<int64_t>(staging.slot_bytes), tuning_.request_bytes,
-                    std::chrono::milliseconds(tuning_.patience_ms), ProcessSecret() ^ link_->id());
+                    std::chrono::milliseconds(tuning_.patience_ms));
   } else {
     direct.insert(direct.end(), small.begin(), small.end());
   }

@@ -3,6 +3,8 @@
  * only, every request ends once, no wrong byte is admitted, and the survivor serves the next peer.
  */
 import { startChild, type Child } from '../support/child-process.js';
+import { nixlMissing } from '../support/nixl-fixture.js';
+import { describeOptional } from '../support/optional.js';
 
 const usable = 39;
 const prompt = Array.from({ length: 100 }, (_, at) => at * 7 + 1);
@@ -24,9 +26,9 @@ interface End extends Identity {
   readonly child: Child;
 }
 
-async function engine(role: 'prefill' | 'decode', instance: string): Promise<End> {
+async function engine(role: 'prefill' | 'decode', instance: string, transport = 'host'): Promise<End> {
   const child = startChild('handoff-end');
-  return { child, ...(await child.ask<Identity>('open', { role, instance, deadlines })) };
+  return { child, ...(await child.ask<Identity>('open', { role, instance, deadlines, transport })) };
 }
 
 const nameOf = ({ instance, incarnation }: Identity): string => `${instance}/${incarnation}`;
@@ -102,5 +104,30 @@ describe.each(Object.entries(phases))('killed %s', (phase, reach) => {
     const successor = await engine('prefill', 'p2');
     await expect(successor.child.ask('release', { ref: notices[0] })).rejects.toThrow('HANDOFF_FENCED');
     await serves(successor, decode, 'r2');
+  });
+});
+
+describeOptional('nixl', nixlMissing(), 'over NIXL', () => {
+  test('a prefill killed while bytes move costs its request at most; what was in doubt comes back with proof', async () => {
+    const [prefill, decode] = await Promise.all([engine('prefill', 'p1', 'nixl'), engine('decode', 'd', 'nixl')]);
+    const ticket = await pinned(prefill, decode);
+    await phases['while bytes move']!(decode.child, ticket);
+    await prefill.child.kill();
+    const { results } = await decode.child.ask<Seen>('settle');
+    expect([{ wrong: 0 }, { code: 'PEER_LOST' }, { code: 'PEER_UNREACHABLE' }]).toContainEqual(results['r1']);
+    // The lost connection's agent is destroyed, which is proof; nobody attested anything.
+    expect(await decode.child.ask<Seen>('settle')).toMatchObject({ imports: [], quarantine: 0, free: usable });
+    await decode.child.ask('takeNotices');
+    await serves(await engine('prefill', 'p2', 'nixl'), decode, 'r2');
+  });
+
+  test('a decode killed while bytes move holds its pin until its death is attested', async () => {
+    const [prefill, decode] = await Promise.all([engine('prefill', 'p', 'nixl'), engine('decode', 'd1', 'nixl')]);
+    const ticket = await pinned(prefill, decode);
+    await phases['while bytes move']!(decode.child, ticket);
+    await decode.child.kill();
+    expect(await prefill.child.ask('source')).toMatchObject({ pins: [{ state: 'claimed' }], free: usable - blocks });
+    await prefill.child.ask('attestDead', { instance: decode.instance, incarnation: decode.incarnation });
+    await serves(prefill, await engine('decode', 'd2', 'nixl'), 'r2');
   });
 });

@@ -4,6 +4,9 @@
  */
 import { decodeTicket, encodeTicket, StateHandoff, type Finished, type HandoffRef } from 'state-handoff';
 import { Engine, encode, nativeMemory, smallModel, type EngineRole } from '../../examples/engine/index.js';
+import { NixlTransport } from '../../lib/transfer/transports/nixl.js';
+import { layoutCases } from '../support/layout-cases.js';
+import { runLayoutCase } from '../support/layout-handoff.js';
 import { nixlMissing } from '../support/nixl-fixture.js';
 import { describeOptional } from '../support/optional.js';
 
@@ -72,4 +75,23 @@ describeOptional('nixl', nixlMissing(), 'a handoff over NIXL', () => {
     await decode.close();
     await prefill.close();
   });
+
+  const cases = layoutCases([
+    ['TP4', 'TP2'],
+    ['TP1', 'TP2.PP2'],
+  ]).filter(({ kind, situation }) => kind === 'hybrid' && situation === 'cached prefix');
+
+  test.each(cases)(
+    '$source to $target: every rank gets its part of every slice, packed by several sources',
+    async (each) => {
+      const outcome = await runLayoutCase(each, (role) => {
+        // Everything travels packed, however small.
+        return new NixlTransport({ exports: role === 'prefill', packedBytesMin: 0, packPatienceMs: 60_000 });
+      });
+      expect(outcome.warnings).toEqual([]);
+      expect(outcome.bits).toBe(outcome.expected);
+      expect(outcome.logProbs).toEqual(outcome.expectedLogProbs);
+      expect(outcome.missing).toEqual(outcome.missing.map(() => 0));
+    },
+  );
 });

@@ -55,10 +55,10 @@ class BigTokens {
   targetQuiescent = () => null;
 }
 
-async function open({ role, instance, deadlines }) {
+async function open({ role, instance, deadlines, transport = 'host' }) {
   const engine = new BigTokens();
   const handoff = new sdk.StateHandoff(engine, { instance, deadlines });
-  await handoff.setupKvTransfer(role, 'host');
+  await handoff.setupKvTransfer(role, transport);
   end = { engine, handoff, results: new Map(), added: 0, notices: [] };
   handoff.on('kvReadDone', ({ source }) => end.notices.push(source));
   return { instance: handoff.inspect().instance, incarnation: handoff.inspect().incarnation };

@@ -1,5 +1,5 @@
 /** One handoff between two layouts, against one engine of one rank that has none. */
-import { checkCompatible, type Finished } from '../../lib/index.js';
+import { checkCompatible, type Finished, type Transport } from '../../lib/index.js';
 import type { FinishedExtra } from '../../examples/engine/request.js';
 import { bitsOf, greedy, promptOf } from './engine-fixture.js';
 import { layoutModel, shapes, type LayoutCase, type Situation } from './layout-cases.js';
@@ -42,7 +42,11 @@ function expectedOf({ kind, situation }: LayoutCase, prompt: readonly number[]):
   return known;
 }
 
-export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
+/** @param transportOf - makes each rank's transport; the host transport by default */
+export async function runLayoutCase(
+  each: LayoutCase,
+  transportOf?: (role: 'prefill' | 'decode') => Transport,
+): Promise<LayoutOutcome> {
   const { situation } = each;
   const model = layoutModel(each.kind, situation === 'MTP' ? 2 : 0);
   const source = await LayoutWorld.create({
@@ -52,6 +56,7 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
     carrier: each.carrier,
     model,
     shape: shapes[each.source]!,
+    ...(transportOf === undefined ? {} : { transportOf: () => transportOf('prefill') }),
   });
   const target = await LayoutWorld.create({
     ...each.targetMemory,
@@ -61,6 +66,7 @@ export async function runLayoutCase(each: LayoutCase): Promise<LayoutOutcome> {
     balance: each.balance,
     model,
     shape: shapes[each.target]!,
+    ...(transportOf === undefined ? {} : { transportOf: () => transportOf('decode') }),
   });
   try {
     // The last instance of each world: where there are several, the first one only keeps it company.
