@@ -1,7 +1,9 @@
 /** What callers hand to `StateHandoff`, checked and copied before anything is done with it. */
 import type { Finished, RequestId, SamplingParams } from './engine-context.js';
+import { encodeWireValue } from './control/ranks/wire-value.js';
 import { argumentError } from './errors.js';
 import type { HandoffRef } from './events.js';
+import { defaultTicketLimits } from './limits.js';
 
 /** @throws `ARGUMENT_INVALID` */
 export function checkLabel(requestId: RequestId): RequestId {
@@ -53,6 +55,18 @@ export function checkBlockCount(blockCount: number): number {
 export function requireOwner(owner: string): void {
   if (typeof owner !== 'string' || owner.length === 0 || owner.length > 512)
     throw argumentError('owner', 'a non-empty string of at most 512 characters', owner);
+}
+
+/** What the ranks' own log carries must survive the way to the other ranks. @throws `ARGUMENT_INVALID` naming what does not */
+export function checkTravels(value: unknown, path: string): void {
+  encodeWireValue(value, path);
+}
+
+/** An instance's or incarnation's name, as a ticket may have it. @throws `ARGUMENT_INVALID` */
+export function checkName(value: string, path: string): void {
+  const lengthMax = defaultTicketLimits.nameLengthMax;
+  if (typeof value !== 'string' || value.length === 0 || value.length > lengthMax)
+    throw argumentError(path, `a string of 1 to ${lengthMax} characters`, value);
 }
 
 /** The identity in a ticket that was refused, when there is a readable one. */

@@ -23,10 +23,12 @@ import {
   checkBlockCount,
   checkDeadline,
   checkLabel,
+  checkName,
   checkPrompt,
   checkResult,
   checkSamplingParams,
   checkSignal,
+  checkTravels,
   refOf,
   requireOwner,
 } from './request-input.js';
@@ -220,6 +222,11 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       }
       prefill.requireWhole();
       prefill.role.checkPush(pin, cachedPrefixBlocks);
+      if (log.carrier === 'group') checkTravels(decodeMetas, 'decodeMetas');
+      if (decode !== null) {
+        checkName(decode.instance, 'decode.instance');
+        checkName(decode.incarnation, 'decode.incarnation');
+      }
       parseInstanceMeta(decodeMetas, decode === null ? 'decode' : `${decode.instance}/${decode.incarnation}`);
       log.submit({
         kind: 'push',
@@ -316,10 +323,16 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     });
   }
 
-  /** Rank 0. Attests that every process of that instance has ended: what only it could touch is quiet. */
+  /**
+   * Rank 0. Attests that every process of that instance has ended: what only it could touch is quiet.
+   *
+   * @throws `NOT_RANK_ZERO`, `ARGUMENT_INVALID` for what is no name
+   */
   attestInstanceDead(instance: string, incarnation: string): void {
     const { log, prefill } = this.requireRunning();
     log.requireRankZero('attestInstanceDead');
+    checkName(instance, 'instance');
+    checkName(incarnation, 'incarnation');
     this.notices.call(() => {
       log.decide({ kind: 'attest-dead', instance, incarnation });
       if (prefill !== null) this.releaseOwner(`${instance}/${incarnation}`);
@@ -360,6 +373,10 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
           kvMeta,
           sourceBlockIds,
         };
+        if (log.carrier === 'group') {
+          checkTravels(samplingParams, 'samplingParams');
+          checkTravels(kvMeta, 'kvMeta');
+        }
         const added = decode.add(request, cacheSalt ?? null, blockHashes ?? null);
         return signal === null ? added : this.untilAborted(added, signal, requestId);
       } catch (thrown) {

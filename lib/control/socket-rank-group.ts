@@ -27,9 +27,9 @@ export interface SocketRankGroupOptions {
   readonly token: string;
   /** How long all ranks together, and each gather, may take. Default 60,000 ms. */
   readonly setupTimeoutMs?: number;
-  /** Bytes of one message. Default 64 MiB. */
+  /** Bytes of one frame, the same on all ranks; a longer message takes several. Default 64 MiB. */
   readonly frameBytesMax?: number;
-  /** Bytes that may wait for one rank before it counts as lost. Default 256 MiB. */
+  /** Bytes of one message, and that may wait for one rank before it counts as lost. Default 256 MiB. */
   readonly backlogBytesMax?: number;
   /** Rank 0: it listens; where. */
   readonly onListening?: (address: RankAddress) => void;

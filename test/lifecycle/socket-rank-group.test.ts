@@ -67,6 +67,18 @@ describe('a whole group', () => {
     expect(await nextFrame(worker)).toEqual(frame(2));
   });
 
+  test('messages longer than a frame may be take several', async () => {
+    const [leader, worker] = (await whole(2, undefined, { frameBytesMax: 1024 })) as [SocketRankGroup, SocketRankGroup];
+    const long = { text: 'x'.repeat(5000) };
+    const gathered = await Promise.all([leader.allGather(long), worker.allGather('y'.repeat(1024))]);
+    for (const each of gathered) expect(each).toEqual([long, 'y'.repeat(1024)]);
+    for (const [step, size] of [900, 1000, 1100, 10_000].entries()) {
+      const sent = frame(step + 1, add(1, { filler: 'z'.repeat(size) }));
+      leader.publish(sent);
+      expect(await nextFrame(worker)).toEqual(sent);
+    }
+  });
+
   test('refuses what a rank must not do', async () => {
     const [leader, worker] = (await whole(2)) as [SocketRankGroup, SocketRankGroup];
     expect(() => leader.report(report(1, 0))).toThrow('report: rank: expected a worker (rank above 0), got 0');
@@ -220,6 +232,12 @@ describe('a rank that is lost', () => {
     const group = await withRaw({ frameBytesMax: 65_536 });
     group.raw.write(breach);
     await expectLost(group, `what it sent is refused: ${why}`);
+  });
+
+  test('one whose message never ends', async () => {
+    const group = await withRaw({ frameBytesMax: 65_536, backlogBytesMax: 100_000 });
+    for (let part = 0; part < 2; part += 1) group.raw.write(bytes(frameKind.part, new Uint8Array(60_000)));
+    await expectLost(group, 'what it sent is refused: message: expected at most 100000 bytes, got 120000');
   });
 
   test('one that does not read what it is sent', async () => {

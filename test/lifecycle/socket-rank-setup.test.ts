@@ -100,7 +100,14 @@ describe('coming together', () => {
     const address = { path: socketPath() };
     const { group: leader, listens } = listening({ size: 2, address }, false);
     await listens;
-    for (const bytes of ['GET / HTTP/1.1\r\n\r\n', '\0\0\0\x04\x08abcd', '\xff\xff\xff\xff\x02', '']) {
+    const parts = Buffer.concat(Array.from({ length: 4 }, () => frameBytes(frameKind.part, new Uint8Array(400))));
+    for (const bytes of [
+      parts.toString('latin1'),
+      'GET / HTTP/1.1\r\n\r\n',
+      '\0\0\0\x04\x08abcd',
+      '\xff\xff\xff\xff\x02',
+      '',
+    ]) {
       await new Promise<void>((resolve) => {
         const socket = connect(address.path, () => socket.end(Buffer.from(bytes, 'latin1')));
         socket.resume();

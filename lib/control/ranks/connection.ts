@@ -5,7 +5,8 @@
  * socket, or an end that takes no more bytes. Frames that come before somebody listens wait.
  */
 import type { Socket } from 'node:net';
-import { frameBytes, FrameReader } from './framing.js';
+import { argumentError } from '../../errors.js';
+import { frameBytes, frameKind, FrameReader } from './framing.js';
 
 /** What a connection tells its owner. */
 export interface ConnectionListener {
@@ -25,6 +26,10 @@ export class RankConnection {
   private listener: ConnectionListener | null = null;
   private early: [kind: number, payload: Uint8Array][] = [];
   private ended: string | null = null;
+  /** The beginning of a long message. */
+  private parts: Uint8Array[] = [];
+  private partBytes = 0;
+  private messageMax: number;
 
   /**
    * @param payloadMax - bytes of one frame's payload
@@ -36,6 +41,7 @@ export class RankConnection {
     private readonly backlogMax: number,
   ) {
     this.reader = new FrameReader(payloadMax);
+    this.messageMax = payloadMax;
     socket.setNoDelay(true);
     socket.setKeepAlive(true, keepAliveMs);
     socket.on('data', (chunk: Buffer) => this.take(chunk));
@@ -49,9 +55,10 @@ export class RankConnection {
     return this.ended === null;
   }
 
-  /** The longest payload that is taken from now on. */
-  set payloadMax(bytes: number) {
-    this.reader.payloadMax = bytes;
+  /** The other end is known: it may send longer frames, and messages of several up to the backlog's bound. */
+  trust(payloadMax: number): void {
+    this.reader.payloadMax = payloadMax;
+    this.messageMax = this.backlogMax;
   }
 
   /** Hands over what came already, and what comes from now on. A later listener replaces an earlier one. */
@@ -71,10 +78,14 @@ export class RankConnection {
     this.listener = null;
   }
 
-  /** Sends a frame; after the end nothing happens. */
+  /** Sends a message, in several frames when it is longer than one may be; after the end nothing happens. */
   send(kind: number, payload: Uint8Array): void {
     if (this.ended !== null) return;
-    this.socket.write(frameBytes(kind, payload));
+    const { payloadMax } = this.reader;
+    let from = 0;
+    for (; payload.length - from > payloadMax; from += payloadMax)
+      this.socket.write(frameBytes(frameKind.part, payload.subarray(from, from + payloadMax)));
+    this.socket.write(frameBytes(kind, payload.subarray(from)));
     if (this.socket.writableLength > this.backlogMax)
       this.finish(`it does not take what it is sent, and more than ${this.backlogMax} bytes wait for it`);
   }
@@ -98,7 +109,7 @@ export class RankConnection {
   private take(chunk: Buffer): void {
     if (this.ended !== null) return;
     try {
-      this.reader.push(chunk, (kind, payload) => this.deliver(kind, payload));
+      this.reader.push(chunk, (kind, payload) => this.assemble(kind, payload));
     } catch (error) {
       this.refuse(error);
     }
@@ -106,6 +117,19 @@ export class RankConnection {
 
   private refuse(error: unknown): void {
     this.finish(`what it sent is refused: ${(error as Error).message}`);
+  }
+
+  private assemble(kind: number, payload: Uint8Array): void {
+    if (kind !== frameKind.part && this.parts.length === 0) return this.deliver(kind, payload);
+    this.partBytes += payload.length;
+    if (this.partBytes > this.messageMax)
+      throw argumentError('message', `at most ${this.messageMax} bytes`, this.partBytes);
+    this.parts.push(Uint8Array.from(payload));
+    if (kind === frameKind.part) return;
+    const whole = Buffer.concat(this.parts, this.partBytes);
+    this.parts = [];
+    this.partBytes = 0;
+    this.deliver(kind, whole);
   }
 
   private deliver(kind: number, payload: Uint8Array): void {

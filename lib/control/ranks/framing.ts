@@ -10,6 +10,8 @@ export const rankProtocolVersion = 1;
 
 /** Kinds of frames, by who sends them and when. */
 export const frameKind = {
+  /** Either: the beginning of a message whose end, with its kind, follows in later frames. */
+  part: 0,
   /** Rank 0 to a newcomer: its nonce. */
   hello: 1,
   /** Worker: who it says it is, with proof of the token. */

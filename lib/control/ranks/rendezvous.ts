@@ -133,7 +133,7 @@ function tryJoin(options: Rendezvous, attempt: Attempt): Promise<RankConnection 
             isWelcome = true;
             attempt.why = 'rank 0 waits for other ranks';
           } else if (kind === frameKind.ready && isWelcome) {
-            connection.payloadMax = frameBytesMax;
+            connection.trust(frameBytesMax);
             connection.pause();
             resolve(connection);
           } else if (kind === frameKind.refuse) {
@@ -229,7 +229,7 @@ class Hall {
     });
     if (this.missing.length > 0) return;
     for (const worker of this.workers) {
-      worker.payloadMax = this.options.frameBytesMax;
+      worker.trust(this.options.frameBytesMax);
       worker.pause();
       worker.send(frameKind.ready, new Uint8Array(0));
     }
