@@ -76,7 +76,7 @@ export {
   type RectangleTemplate,
 } from './transfer/rectangle.js';
 export { orderTransports, selectTransport } from './transfer/transport-registry.js';
-export type { Grants, TransportEntry, TransportTable } from './transfer/transport-registry.js';
+export type { Grants, TransportEntry, TransportSetting, TransportTable } from './transfer/transport-registry.js';
 export { shippedTransports } from './transfer/transports/shipped.js';
 export { checkProgram, type CheckOptions, type WantedRange } from './transfer/check-program.js';
 export type {

@@ -149,8 +149,8 @@ export const plantedFaults: readonly PlantedFault[] = [
   {
     name: 'what is cached is moved again, into the wrong places',
     file: 'lib/transfer/peer-plans.ts',
-    from: 'const theirs = share.blockIds.subarray(move.skipBlocks);',
-    to: 'const theirs = share.blockIds;',
+    from: 'skipTargetBlocks: move.skipBlocks });',
+    to: 'skipTargetBlocks: 0 });',
   },
   {
     name: 'an attested death leaves what began without a handle in doubt',

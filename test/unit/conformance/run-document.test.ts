@@ -48,7 +48,7 @@ describe('runDocument', () => {
         { name: 'b', in: 0, out: 0 },
       ],
     });
-    expect(result).toEqual({ section: 'doubled', passed: 2, failures: [], skipped: 0, isKnown: true });
+    expect(result).toEqual({ section: 'doubled', passed: 2, failures: [], defects: [], skipped: 0, isKnown: true });
     expect(await run({ section: 'whole', a: [1], b: [1] })).toMatchObject({ passed: 1, failures: [] });
   });
 
@@ -104,7 +104,7 @@ describe('runDocument', () => {
       handoff: {},
       frames: [1, 2, 3],
     });
-    expect(result).toEqual({ section: 'other', passed: 0, failures: [], skipped: 8, isKnown: false });
+    expect(result).toEqual({ section: 'other', passed: 0, failures: [], defects: [], skipped: 8, isKnown: false });
   });
 });
 
