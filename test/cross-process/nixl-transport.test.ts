@@ -181,6 +181,8 @@ describeOptional('nixl', nixlMissing(), 'the NIXL transport', () => {
       handle.cancel();
       if (options.stopAfterMs === undefined) handle.peerAttestedDead();
       await quiet(handle);
+      // Not before: the agent that could still write is gone.
+      expect(transport.counters.agents).toBe(0);
       expect(handle.poll()).toBe('failed-quiet');
       expect(peer.status()).toBe('failed');
       // What was attested comes true, and nothing of it ever lands.
@@ -283,14 +285,19 @@ describeOptional('nixl', nixlMissing(), 'the NIXL transport', () => {
   });
 
   test('a grant that promises more than was registered is found out by the read, which touches nothing', async () => {
-    const { grant } = await exporterOf(65_536, 81);
-    const { region, transport } = await importerOf(bytes);
+    const { child, grant } = await exporterOf(65_536, 81);
+    const { region, transport } = await importerOf(bytes, { packPatienceMs: 100 });
     const [granted] = grant['regions'] as readonly JsonObject[];
     const peer = await settled(transport.connect({ ...grant, regions: [{ ...granted, bytes: String(bytes) }] }));
     fillingOf(region.buffer);
     const handle = await quiet(transport.begin(everything, peer));
     expect(handle.error?.code).toBe('PEER_REFUSED');
     expect(touched(region, filler)).toBe(0);
+    // What it is asked to pack lies outside its memory too: it packs nothing, and lives.
+    const packed = await quiet(transport.begin(requestOf(sliced(512)), peer));
+    expect(packed.error?.code).toBe('PEER_REFUSED');
+    expect(touched(region, filler)).toBe(0);
+    expect(await child.ask('counters')).toMatchObject({ packedChunks: 0 });
     const honest = await settled(transport.connect(grant));
     const small = requestOf(blockProgram(Int32Array.of(0, 1), Int32Array.of(1, 0), blockBytes));
     expect((await quiet(transport.begin(small, honest))).error).toBeNull();
