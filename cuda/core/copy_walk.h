@@ -1,14 +1,12 @@
-// One rectangle of a checked program, ready to be copied: its bytes in one fixed order, any part of which can be copied
-// on its own.
-//
-// Loops that are dense on both sides have become part of the fragment; the others are walked in the order of their
-// target strides, with the rows of the table at their place among them.
+// One rectangle of a checked program, ready to be copied: its bytes in the one fixed order of its shape, any part of
+// which can be copied on its own.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
 #include "copy_program.h"
+#include "walk_shape.h"
 
 namespace state_handoff {
 
@@ -39,29 +37,16 @@ class CopyWalk {
   void Copy(int64_t begin, int64_t end) const;
 
  private:
-  struct Axis {
-    int64_t count;
-    int64_t source_stride;
-    int64_t target_stride;
-    bool rows;
-  };
   struct Place {
     int64_t source;
     int64_t target;
   };
 
-  void MergeDense();
   Place At(const std::array<int64_t, kLoopsMax + 1>& digits) const;
 
-  const Table* table_ = nullptr;
-  int64_t table_from_ = 0;
+  const WalkShape shape_;
   CopySource source_;
   CopyTarget target_;
-  int64_t source_offset_;
-  int64_t target_offset_;
-  int64_t fragment_bytes_;
-  int axis_count_ = 0;
-  std::array<Axis, kLoopsMax + 1> axes_;  // outermost first
   int64_t bytes_;
   int64_t quantum_bytes_;
 };
