@@ -3,6 +3,7 @@
 
 #include "../transport/host_endpoint.h"
 #include "../transport/host_plain_copy.h"
+#include "host_arguments.h"
 #include "memory_objects.h"
 #include "transfer_objects.h"
 #include "transport_environment.h"
@@ -17,29 +18,8 @@ struct EndpointHandle {
   std::shared_ptr<HostEndpoint> endpoint;
 };
 
-constexpr int64_t kIdMax = 9007199254740991;
-
 HostEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
   return *HandleArgument<EndpointHandle>(info, 0, "endpoint").endpoint;
-}
-
-uint64_t IdArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
-  return static_cast<uint64_t>(WholeArgument(info, index, name, 1, kIdMax));
-}
-
-Token TokenArgument(const Napi::CallbackInfo& info, size_t index) {
-  const Elements<uint8_t> bytes = BytesArgument(info, index, "token");
-  Token token{};
-  if (bytes.count != token.size()) ThrowArgument("token", "16 bytes");
-  std::copy(bytes.data, bytes.data + bytes.count, token.begin());
-  return token;
-}
-
-Napi::Value ErrorValue(Napi::Env env, ErrorCode code, const std::string& message) {
-  Napi::Object error = Napi::Object::New(env);
-  error.Set("code", Napi::String::New(env, ErrorCodeName(code)));
-  error.Set("message", Napi::String::New(env, message));
-  return error;
 }
 
 Napi::Value HostOpen(const Napi::CallbackInfo& info) {
@@ -73,20 +53,7 @@ Napi::Value HostListen(const Napi::CallbackInfo& info) {
 
 Napi::Value HostConnect(const Napi::CallbackInfo& info) {
   HostEndpoint& endpoint = EndpointArgument(info);
-  HostGrant grant{};
-  grant.address = SocketAddress{FlagArgument(info, 1, "abstract"), TextArgument(info, 2, "name", 107)};
-  grant.token = TokenArgument(info, 3);
-  grant.region_bytes = Uint64sArgument(info, 4, "regionBytes").Copy();
-  if (grant.region_bytes.empty() || grant.region_bytes.size() > kWireRegionsMax) {
-    ThrowArgument("regionBytes", "from 1 to " + std::to_string(kWireRegionsMax) + " regions");
-  }
-  for (const uint64_t bytes : grant.region_bytes) {
-    if (bytes == 0 || bytes > static_cast<uint64_t>(kRegionBytesMax)) ThrowArgument("regionBytes", "sizes up to 2^52");
-  }
-  constexpr int64_t kGenerationsMax = int64_t{1} << 31;
-  grant.block_generations = static_cast<uint64_t>(WholeArgument(info, 5, "blockGenerations", 0, kGenerationsMax));
-  grant.slot_generations = static_cast<uint64_t>(WholeArgument(info, 6, "slotGenerations", 0, kGenerationsMax));
-  grant.patience = std::chrono::milliseconds(WholeArgument(info, 7, "timeoutMs", 1, 600'000));
+  HostGrant grant = GrantArgument(info, 1);
   return Napi::Number::New(info.Env(), static_cast<double>(endpoint.Connect(std::move(grant))));
 }
 
@@ -104,15 +71,6 @@ Napi::Value HostPeerError(const Napi::CallbackInfo& info) {
 Napi::Value HostDisconnect(const Napi::CallbackInfo& info) {
   EndpointArgument(info).Disconnect(IdArgument(info, 1, "peer"));
   return info.Env().Undefined();
-}
-
-ClaimedGenerations ClaimedArgument(const Napi::CallbackInfo& info, size_t index, const char* ids, const char* values) {
-  ClaimedGenerations claimed{Int32sArgument(info, index, ids).Copy(), Uint64sArgument(info, index + 1, values).Copy()};
-  if (claimed.ids.size() != claimed.expected.size()) {
-    ThrowArgument(values, std::to_string(claimed.ids.size()) + " values, one an id, got " +
-                              std::to_string(claimed.expected.size()));
-  }
-  return claimed;
 }
 
 Napi::Value HostBegin(const Napi::CallbackInfo& info) {

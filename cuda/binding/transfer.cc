@@ -144,6 +144,9 @@ void InitTransfer(Napi::Env env, Napi::Object exports) {
   Export<WakeListen>(env, exports, "wakeListen", environment);
   InitHost(env, exports, environment);
   InitNixl(env, exports, environment);
+  InitCuda(env, exports);
+  InitCudaDebug(env, exports);
+  InitCudaIpc(env, exports, environment);
 }
 
 }  // namespace state_handoff

@@ -103,7 +103,10 @@ void Export(Napi::Env env, Napi::Object exports, const char* name, void* data = 
 
 class TransportEnvironment;
 
-void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // host_binding.cc
-void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // nixl_binding.cc
+void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);     // host_binding.cc
+void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);     // nixl_binding.cc
+void InitCuda(Napi::Env env, Napi::Object exports);                                        // cuda_binding.cc
+void InitCudaDebug(Napi::Env env, Napi::Object exports);                                   // cuda_debug_binding.cc
+void InitCudaIpc(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // cuda_ipc_binding.cc
 
 }  // namespace state_handoff

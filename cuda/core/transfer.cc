@@ -11,33 +11,6 @@ namespace {
 
 constexpr int64_t kChunkBytesMax = 512 << 10;
 
-void CheckIds(const ClaimedGenerations& claimed, const GenerationTable& table, const std::string& field) {
-  if (!claimed.ids.empty() && table.values == nullptr) {
-    throw NativeError(
-        ErrorCode::kARGUMENT_INVALID,
-        field + ": expected none for a peer that granted no generations, got " + std::to_string(claimed.ids.size()));
-  }
-  for (size_t i = 0; i < claimed.ids.size(); ++i) {
-    if (static_cast<size_t>(claimed.ids[i]) < table.count) continue;  // a negative id is a huge size_t
-    throw NativeError(ErrorCode::kARGUMENT_INVALID, field + "[" + std::to_string(i) + "]: expected an id below " +
-                                                        std::to_string(table.count) + ", got " +
-                                                        std::to_string(claimed.ids[i]));
-  }
-}
-
-void Compare(const ClaimedGenerations& claimed, const GenerationTable& table, const char* field,
-             std::memory_order order, const char* when) {
-  for (size_t i = 0; i < claimed.ids.size(); ++i) {
-    const uint64_t now = table.values[claimed.ids[i]].load(order);
-    if (now == claimed.expected[i]) continue;
-    throw NativeError(ErrorCode::kHANDOFF_EXPIRED, std::string("the source let go of what this handoff reads ") + when +
-                                                       " it was copied (" + field + "[" + std::to_string(i) + "], id " +
-                                                       std::to_string(claimed.ids[i]) + ", generation " +
-                                                       std::to_string(claimed.expected[i]) + ", now " +
-                                                       std::to_string(now) + "); compute the prompt again");
-  }
-}
-
 }  // namespace
 
 Transfer::Transfer(uint64_t id, CopyProgram program, TransferTarget target, ClaimedGenerations blocks,
@@ -56,8 +29,8 @@ void Transfer::Prepare(size_t threads) {
   for (const CopyTarget& target : target_.regions) target_bytes.push_back(static_cast<int64_t>(target.bytes));
   CheckProgram(program_, source_bytes, target_bytes, {});
 
-  CheckIds(blocks_, source_.blocks, "generations.blocks");
-  CheckIds(slots_, source_.slots, "generations.slots");
+  CheckClaimedIds(blocks_, source_.blocks, "generations.blocks");
+  CheckClaimedIds(slots_, source_.slots, "generations.slots");
   // Loads that acquire: nothing is read from the source before them, by this thread or by those it now lets in.
   if (rules_.compare_before) CompareGenerations(std::memory_order_acquire, "before");
 
@@ -73,8 +46,8 @@ void Transfer::Prepare(size_t threads) {
 }
 
 void Transfer::CompareGenerations(std::memory_order order, const char* when) const {
-  Compare(blocks_, source_.blocks, "generations.blocks", order, when);
-  Compare(slots_, source_.slots, "generations.slots", order, when);
+  CompareClaimed(blocks_, source_.blocks, "generations.blocks", order, when);
+  CompareClaimed(slots_, source_.slots, "generations.slots", order, when);
 }
 
 void Transfer::Fail(ErrorCode code, std::string message) {

@@ -13,23 +13,12 @@
 #include "copy_program.h"
 #include "copy_walk.h"
 #include "error_codes.h"
+#include "generation_claims.h"
 #include "region.h"
 
 namespace state_handoff {
 
 enum class TransferStatus : uint8_t { kActive = 0, kDone = 1, kFailed = 2 };
-
-// Generations of a source when it was pinned, as its ticket claims them.
-struct ClaimedGenerations {
-  std::vector<int32_t> ids;
-  std::vector<uint64_t> expected;
-};
-
-// The live generations of a peer, mapped read-only.
-struct GenerationTable {
-  const std::atomic<uint64_t>* values = nullptr;  // null: the peer granted none
-  size_t count = 0;
-};
 
 // What a transfer writes: every region it could name, and its uses of those that it does name.
 struct TransferTarget {

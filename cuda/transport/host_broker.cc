@@ -59,8 +59,12 @@ class Importer : public HostChannel {
         busy_(busy),
         deadline_(Clock::now() + kHelloPatience) {
     ++*places_;
+    ++exports_->importers();
   }
-  ~Importer() override { --*places_; }
+  ~Importer() override {
+    --*places_;
+    --exports_->importers();
+  }
 
   int fd() const override { return socket_.get(); }
   short events() const override { return static_cast<short>(POLLRDHUP | POLLIN | (Sending() ? POLLOUT : 0)); }

@@ -2,6 +2,7 @@
 // user that know the token of the grant. Refuses everybody else, in bounded time and with bounded memory.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,7 +30,11 @@ class HostExports {
   // The first `count` regions' memories, then those of the generations; empty when a region is missing or closed.
   std::vector<std::shared_ptr<SealedMemory>> Memories(size_t count) const;
 
+  // Connections of importers, those included that have not said hello.
+  std::atomic<int>& importers() const { return importers_; }
+
  private:
+  mutable std::atomic<int> importers_{0};
   mutable std::mutex mutex_;
   std::shared_ptr<const Regions> regions_ = std::make_shared<Regions>();
   const std::shared_ptr<Generations> blocks_;

@@ -2,12 +2,13 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { HandoffError } from '../errors.js';
+import type { CudaAddon } from './cuda-types.js';
 import type { MemoryAddon } from './memory-types.js';
 import type { NixlAddon } from './nixl-types.js';
 import type { TransferAddon } from './transfer-types.js';
 
 /** Everything the addon exports. */
-export interface Addon extends MemoryAddon, TransferAddon, NixlAddon {}
+export interface Addon extends MemoryAddon, TransferAddon, NixlAddon, CudaAddon {}
 
 let loaded: Addon | undefined;
 

@@ -1,0 +1,208 @@
+// What tests and benchmarks need of GPUs and nobody else does: a stream that can be held up, and plain copies with
+// their times. Names and order as in lib/native/cuda-types.ts.
+#include <algorithm>
+
+#include "../core/copy_plan.h"
+#include "../core/copy_program_check.h"
+#include "../transport/cuda_ipc_source.h"
+#include "cuda_objects.h"
+
+namespace state_handoff {
+
+namespace {
+
+// A stream as a host engine has one. Held up, it waits for a word that only a release writes.
+struct DebugStream {
+  static constexpr napi_type_tag kTag{0x70be42d1895c4fa6, 0xa6123fd7c09e5b84};
+  static constexpr const char* kExpected = "a debug stream";
+  std::shared_ptr<CudaDevice> device;
+  CudaStream stream = nullptr;
+  CudaPointer word = 0;
+  uint32_t held = 0;
+
+  ~DebugStream() {
+    if (stream == nullptr) return;
+    const CudaDriver& driver = device->driver();
+    if (held > 0) device->CopyToDevice(word, &held, sizeof(held));
+    if (driver.ContextPush(device->context()) != kCudaSuccess) return;
+    driver.StreamDestroy(stream);
+    CudaContext popped;
+    driver.ContextPop(&popped);
+  }
+};
+
+DebugStream& StreamArgument(const Napi::CallbackInfo& info) { return HandleArgument<DebugStream>(info, 0, "stream"); }
+
+Napi::Value DebugCudaStreamOpen(const Napi::CallbackInfo& info) {
+  auto handle = std::make_unique<DebugStream>();
+  handle->device = DeviceArgument(info, 0, 1);
+  const CudaDriver& driver = handle->device->driver();
+  if (driver.StreamWaitValue32 == nullptr) {
+    throw NativeError(ErrorCode::kTRANSPORT_UNAVAILABLE, "this CUDA driver has no cuStreamWaitValue32");
+  }
+  {
+    const CudaContextScope current(driver, handle->device->context());
+    driver.Check(driver.MemAlloc(&handle->word, 256), "allocating GPU memory");
+    handle->stream = handle->device->MakeStream();
+  }
+  handle->device->Fill(handle->word, 0, 256);
+  return WrapHandle(info.Env(), std::move(handle));
+}
+
+Napi::Value DebugCudaStreamAddress(const Napi::CallbackInfo& info) {
+  return Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(StreamArgument(info).stream));
+}
+
+Napi::Value DebugCudaStreamHold(const Napi::CallbackInfo& info) {
+  DebugStream& debug = StreamArgument(info);
+  const CudaDriver& driver = debug.device->driver();
+  const CudaContextScope current(driver, debug.device->context());
+  driver.Check(driver.StreamWaitValue32(debug.stream, debug.word, ++debug.held, kCudaWaitValueGreaterOrEqual),
+               "holding up a stream");
+  return info.Env().Undefined();
+}
+
+Napi::Value DebugCudaStreamRelease(const Napi::CallbackInfo& info) {
+  DebugStream& debug = StreamArgument(info);
+  debug.device->CopyToDevice(debug.word, &debug.held, sizeof(debug.held));
+  return info.Env().Undefined();
+}
+
+// After all earlier work of the stream: every byte of the region from `offset` on, `bytes` long, becomes `value`.
+Napi::Value DebugCudaStreamFill(const Napi::CallbackInfo& info) {
+  DebugStream& debug = StreamArgument(info);
+  const CudaRegion& region = *HandleArgument<CudaRegionHandle>(info, 1, "region").region;
+  const int64_t size = static_cast<int64_t>(region.bytes());
+  const int64_t offset = WholeArgument(info, 2, "offset", 0, size);
+  const int64_t bytes = WholeArgument(info, 3, "bytes", 0, size - offset);
+  const int64_t value = WholeArgument(info, 4, "value", 0, 255);
+  const CudaDriver& driver = debug.device->driver();
+  const CudaContextScope current(driver, debug.device->context());
+  driver.Check(driver.FillAsync(region.address() + static_cast<uint64_t>(offset), static_cast<unsigned char>(value),
+                                static_cast<size_t>(bytes), debug.stream),
+               "filling GPU memory");
+  return info.Env().Undefined();
+}
+
+// Times work of one stream with events, `rounds` times after one that does not count; the median in microseconds.
+template <typename Work>
+double Time(CudaDevice& device, int64_t rounds, Work&& work) {
+  const CudaDriver& driver = device.driver();
+  const CudaContextScope current(driver, device.context());
+  const CudaStream stream = device.MakeStream();
+  CudaEvent begin = nullptr;
+  CudaEvent end = nullptr;
+  driver.Check(driver.EventCreate(&begin, 0), "making a CUDA event");
+  driver.Check(driver.EventCreate(&end, 0), "making a CUDA event");
+  std::vector<double> times;
+  for (int64_t round = 0; round <= rounds; ++round) {
+    driver.Check(driver.EventRecord(begin, stream), "recording a CUDA event");
+    driver.Check(work(stream), "timed work");
+    driver.Check(driver.EventRecord(end, stream), "recording a CUDA event");
+    driver.Check(driver.EventSynchronize(end), "timed work");
+    float milliseconds = 0;
+    driver.Check(driver.EventElapsedTime(&milliseconds, begin, end), "reading a CUDA event");
+    if (round > 0) times.push_back(milliseconds * 1000.0);
+  }
+  driver.EventDestroy(begin);
+  driver.EventDestroy(end);
+  driver.StreamDestroy(stream);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+// Source and target region, source offset, target offset and length triples; `batch`: one cuMemcpyBatchAsync, else one
+// cuMemcpyDtoDAsync each.
+Napi::Value DebugCudaTimeCopies(const Napi::CallbackInfo& info) {
+  const CudaRegion& source = *HandleArgument<CudaRegionHandle>(info, 0, "source").region;
+  const CudaRegion& target = *HandleArgument<CudaRegionHandle>(info, 1, "target").region;
+  const Elements<double> triples = DoublesArgument(info, 2, "fragments");
+  const bool batch = FlagArgument(info, 3, "batch");
+  const int64_t rounds = WholeArgument(info, 4, "rounds", 1, 1000);
+  std::vector<CudaPointer> sources;
+  std::vector<CudaPointer> targets;
+  std::vector<size_t> bytes;
+  const auto inside = [](double offset, double length, size_t size) {
+    return offset >= 0 && length >= 1 && offset + length <= static_cast<double>(size);
+  };
+  for (size_t i = 0; i + 2 < triples.count; i += 3) {
+    const double length = triples.data[i + 2];
+    if (!inside(triples.data[i], length, source.bytes()) || !inside(triples.data[i + 1], length, target.bytes())) {
+      ThrowArgument("fragments", "bytes inside both regions");
+    }
+    sources.push_back(source.address() + static_cast<uint64_t>(triples.data[i]));
+    targets.push_back(target.address() + static_cast<uint64_t>(triples.data[i + 1]));
+    bytes.push_back(static_cast<size_t>(length));
+  }
+  const CudaDriver& driver = target.device()->driver();
+  if (batch && driver.CopyBatchAsync == nullptr) {
+    throw NativeError(ErrorCode::kTRANSPORT_UNAVAILABLE, "this CUDA driver has no cuMemcpyBatchAsync");
+  }
+  const double time = Time(*target.device(), rounds, [&](CudaStream stream) {
+    if (batch) {
+      CudaCopyAttributes attributes{};
+      attributes.source_access_order = kCudaCopyStreamOrder;
+      size_t first = 0;
+      return driver.CopyBatchAsync(targets.data(), sources.data(), bytes.data(), bytes.size(), &attributes, &first, 1,
+                                   stream);
+    }
+    CudaResult result = kCudaSuccess;
+    for (size_t i = 0; i < bytes.size() && result == kCudaSuccess; ++i) {
+      result = driver.CopyOnDeviceAsync(targets[i], sources[i], bytes[i], stream);
+    }
+    return result;
+  });
+  return Napi::Number::New(info.Env(), time);
+}
+
+// The kernel alone: launches of one program between a source and a target region of this process.
+Napi::Value DebugCudaTimeKernel(const Napi::CallbackInfo& info) {
+  const CudaRegion& source = *HandleArgument<CudaRegionHandle>(info, 0, "source").region;
+  const CudaRegion& target = *HandleArgument<CudaRegionHandle>(info, 1, "target").region;
+  const CopyProgram program = ProgramArgument(info, 2);
+  const int64_t rounds = WholeArgument(info, 5, "rounds", 1, 1000);
+  const auto source_bytes = static_cast<int64_t>(source.bytes());
+  const auto target_bytes = static_cast<int64_t>(target.bytes());
+  CheckProgram(program, std::vector<int64_t>{source_bytes}, std::vector<int64_t>{target_bytes}, {});
+  CudaDevice& device = *target.device();
+  device.LoadKernels("");
+  device.AllowReading(*source.device());
+  const CopyPlan plan(program, {PlanRegion{source.address(), source_bytes}},
+                      {PlanRegion{target.address(), target_bytes}});
+  std::vector<uint8_t> image(plan.image_bytes());
+  plan.WriteImage(image.data());
+  const std::shared_ptr<CudaRegion> memory = CudaRegion::Allocate(target.device(), image.size(), false);
+  device.CopyToDevice(memory->address(), image.data(), image.size());
+  const double time = Time(device, rounds, [&](CudaStream stream) {
+    CudaResult result = kCudaSuccess;
+    for (const PlanChunk& chunk : plan.chunks()) {
+      if (result == kCudaSuccess)
+        result = device.LaunchCopy(plan.Launch(memory->address(), chunk), chunk.tiles, stream);
+    }
+    return result;
+  });
+  return Napi::Number::New(info.Env(), time);
+}
+
+// Live objects of the process, for the tests of leaks.
+Napi::Value DebugCudaCounters(const Napi::CallbackInfo& info) {
+  Napi::Object counters = Napi::Object::New(info.Env());
+  counters.Set("regions", Napi::Number::New(info.Env(), static_cast<double>(CudaRegion::live())));
+  counters.Set("mappings", Napi::Number::New(info.Env(), static_cast<double>(CudaIpcSource::live_mappings())));
+  return counters;
+}
+
+}  // namespace
+
+void InitCudaDebug(Napi::Env env, Napi::Object exports) {
+  Export<DebugCudaStreamOpen>(env, exports, "debugCudaStreamOpen");
+  Export<DebugCudaStreamAddress>(env, exports, "debugCudaStreamAddress");
+  Export<DebugCudaStreamHold>(env, exports, "debugCudaStreamHold");
+  Export<DebugCudaStreamRelease>(env, exports, "debugCudaStreamRelease");
+  Export<DebugCudaStreamFill>(env, exports, "debugCudaStreamFill");
+  Export<DebugCudaTimeCopies>(env, exports, "debugCudaTimeCopies");
+  Export<DebugCudaTimeKernel>(env, exports, "debugCudaTimeKernel");
+  Export<DebugCudaCounters>(env, exports, "debugCudaCounters");
+}
+
+}  // namespace state_handoff

@@ -1,0 +1,124 @@
+/**
+ * Native GPUs: regions, fences, the CUDA IPC transport. Same names and order as the three `cuda/binding/cuda_*binding.cc`.
+ * `driver` is the path of libcuda, null for the loader's own; `NATIVE_SYSTEM` and `TRANSPORT_UNAVAILABLE` say what failed.
+ */
+import type { NativeAddress, NativeFailure, NativeLinkStatus } from './transfer-types.js';
+
+/** Native GPU region; an external that only the addon can open. */
+export type NativeCudaRegion = object & { readonly __cudaRegion?: never };
+/** Native CUDA fence. */
+export type NativeCudaFence = object & { readonly __cudaFence?: never };
+/** Native CUDA IPC transport of this environment. */
+export type NativeCudaIpc = object & { readonly __cudaIpc?: never };
+/** A stream for tests. */
+export type NativeDebugStream = object & { readonly __debugStream?: never };
+
+export interface NativeCudaDescription {
+  readonly path: string;
+  /** 13000 is 13.0. */
+  readonly version: number;
+  readonly devices: readonly {
+    readonly ordinal: number;
+    readonly name: string;
+    readonly uuid: string;
+    readonly bytes: number;
+    readonly capability: string;
+    /** Ordinals of the devices whose memory it can read, itself included. */
+    readonly reads: readonly number[];
+  }[];
+}
+
+/** 0: active, 1: done, 2: failed and quiet, 3: the device was lost, nothing is known of the memory. */
+export type NativeGpuStatus = 0 | 1 | 2 | 3;
+
+export interface CudaAddon {
+  cudaDescribe(driver: string | null): NativeCudaDescription;
+  /** Null when the addon carries kernels; else why not. */
+  cudaKernelsMissing(): string | null;
+  cudaRegionAllocate(driver: string | null, device: number, bytes: number, virtualMemory: boolean): NativeCudaRegion;
+  cudaRegionImport(driver: string | null, address: bigint, bytes: number): NativeCudaRegion;
+  cudaRegionPlace(region: NativeCudaRegion): { readonly address: bigint; readonly device: number };
+  /** False while the region is in use; else lets go of the memory. */
+  cudaRegionClose(region: NativeCudaRegion): boolean;
+  cudaRegionRead(region: NativeCudaRegion, offset: number, bytes: Uint8Array): void;
+  cudaRegionWrite(region: NativeCudaRegion, offset: number, bytes: Uint8Array): void;
+  cudaFenceRecord(driver: string | null, device: number, stream: bigint): NativeCudaFence;
+  cudaFenceIsComplete(fence: NativeCudaFence): boolean;
+
+  /** `kernels`: a compiled module, or null for those the addon carries. */
+  cudaIpcOpen(
+    blockGenerations: object | null,
+    slotGenerations: object | null,
+    transfersMax: number,
+    kernels: Uint8Array | null,
+  ): NativeCudaIpc;
+  cudaIpcRegister(ipc: NativeCudaIpc, region: NativeCudaRegion): number;
+  cudaIpcListen(ipc: NativeCudaIpc, abstract: boolean, directory: string, name: string, token: Uint8Array): NativeAddress;
+  /** Generation counts: 0 is none. */
+  cudaIpcConnect(
+    ipc: NativeCudaIpc,
+    abstract: boolean,
+    name: string,
+    token: Uint8Array,
+    regionBytes: BigUint64Array,
+    blockGenerations: number,
+    slotGenerations: number,
+    timeoutMs: number,
+  ): number;
+  cudaIpcPeerStatus(ipc: NativeCudaIpc, peer: number): NativeLinkStatus;
+  cudaIpcPeerError(ipc: NativeCudaIpc, peer: number): NativeFailure | null;
+  cudaIpcDisconnect(ipc: NativeCudaIpc, peer: number): void;
+  cudaIpcBegin(
+    ipc: NativeCudaIpc,
+    peer: number,
+    rectangles: Float64Array,
+    tables: Float64Array,
+    rows: Int32Array,
+    blocks: Int32Array,
+    blockGenerations: BigUint64Array,
+    slots: Int32Array,
+    slotGenerations: BigUint64Array,
+  ): number;
+  cudaIpcPoll(ipc: NativeCudaIpc, transfer: number): NativeGpuStatus;
+  cudaIpcBytes(ipc: NativeCudaIpc, transfer: number): number;
+  cudaIpcError(ipc: NativeCudaIpc, transfer: number): NativeFailure | null;
+  cudaIpcCancel(ipc: NativeCudaIpc, transfer: number): void;
+  /** Ids of transfers that ended since the last call. */
+  cudaIpcTake(ipc: NativeCudaIpc): Float64Array;
+  cudaIpcForget(ipc: NativeCudaIpc, transfer: number): void;
+  /** Cancels everything and lets the threads leave after the last launch. */
+  cudaIpcClose(ipc: NativeCudaIpc): void;
+  /** Whether a closing transport's threads have left. */
+  cudaIpcQuiet(ipc: NativeCudaIpc): boolean;
+
+  /** For tests: a stream as a host engine has one, which can be held up. */
+  debugCudaStreamOpen(driver: string | null, device: number): NativeDebugStream;
+  debugCudaStreamAddress(stream: NativeDebugStream): bigint;
+  debugCudaStreamHold(stream: NativeDebugStream): void;
+  debugCudaStreamRelease(stream: NativeDebugStream): void;
+  debugCudaStreamFill(
+    stream: NativeDebugStream,
+    region: NativeCudaRegion,
+    offset: number,
+    bytes: number,
+    value: number,
+  ): void;
+  /** For benchmarks: (source offset, target offset, length) triples; the median in microseconds, by events. */
+  debugCudaTimeCopies(
+    source: NativeCudaRegion,
+    target: NativeCudaRegion,
+    fragments: Float64Array,
+    batch: boolean,
+    rounds: number,
+  ): number;
+  /** For benchmarks: the launches of one program alone; the median in microseconds, by events. */
+  debugCudaTimeKernel(
+    source: NativeCudaRegion,
+    target: NativeCudaRegion,
+    rectangles: Float64Array,
+    tables: Float64Array,
+    rows: Int32Array,
+    rounds: number,
+  ): number;
+  debugCudaCounters(): { readonly regions: number; readonly mappings: number };
+}
