@@ -75,6 +75,17 @@ export {
   type RectangleOptions,
   type RectangleTemplate,
 } from './transfer/rectangle.js';
+export {
+  allocateCudaRegion,
+  importCudaRegion,
+  type CudaMemoryDescription,
+  type CudaRegion,
+  type CudaRegionOptions,
+} from './memory/cuda-region.js';
+export { cudaStreamFence, type EngineStream } from './memory/cuda-fence.js';
+export { describeCuda } from './memory/cuda-driver-path.js';
+export type { NativeCudaDescription } from './native/cuda-types.js';
+export { CudaIpcTransport, type CudaIpcTransportOptions } from './transfer/transports/cuda-ipc.js';
 export { orderTransports, selectTransport } from './transfer/transport-registry.js';
 export type { Grants, TransportEntry, TransportSetting, TransportTable } from './transfer/transport-registry.js';
 export { shippedTransports } from './transfer/transports/shipped.js';

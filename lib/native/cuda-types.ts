@@ -53,7 +53,13 @@ export interface CudaAddon {
     kernels: Uint8Array | null,
   ): NativeCudaIpc;
   cudaIpcRegister(ipc: NativeCudaIpc, region: NativeCudaRegion): number;
-  cudaIpcListen(ipc: NativeCudaIpc, abstract: boolean, directory: string, name: string, token: Uint8Array): NativeAddress;
+  cudaIpcListen(
+    ipc: NativeCudaIpc,
+    abstract: boolean,
+    directory: string,
+    name: string,
+    token: Uint8Array,
+  ): NativeAddress;
   /** Generation counts: 0 is none. */
   cudaIpcConnect(
     ipc: NativeCudaIpc,

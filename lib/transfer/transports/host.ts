@@ -260,7 +260,7 @@ function boundedOption(name: string, value: number | undefined, fallback: number
 }
 
 /** A name of the running system that tells nothing else about it; null where the system does not say. */
-function thisMachine(): string | null {
+export function thisMachine(): string | null {
   try {
     const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
     return createHash('sha256').update(`state-handoff:${bootId}`).digest('hex').slice(0, 32);

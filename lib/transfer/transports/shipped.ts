@@ -2,6 +2,7 @@
 import { isHandoffError } from '../../errors.js';
 import type { TransportGrant } from '../transport.js';
 import type { TransportEntry, TransportSetting } from '../transport-registry.js';
+import { CudaIpcTransport } from './cuda-ipc.js';
 import { HostTransport, requireThisMachine } from './host.js';
 import { decodeHostGrant } from './host-grant.js';
 import { NixlTransport } from './nixl.js';
@@ -11,6 +12,16 @@ export const hostTransportEntry: TransportEntry = {
   name: 'host',
   create: ({ blockGenerations, slotGenerations }: TransportSetting) =>
     new HostTransport({
+      ...(blockGenerations === undefined ? {} : { blockGenerations }),
+      ...(slotGenerations === undefined ? {} : { slotGenerations }),
+    }),
+  whyNot: (_local: TransportGrant, peer: TransportGrant) => refusalOf(() => requireThisMachine(decodeHostGrant(peer))),
+};
+
+const cudaIpcTransportEntry: TransportEntry = {
+  name: 'cuda-ipc',
+  create: ({ blockGenerations, slotGenerations }: TransportSetting) =>
+    new CudaIpcTransport({
       ...(blockGenerations === undefined ? {} : { blockGenerations }),
       ...(slotGenerations === undefined ? {} : { slotGenerations }),
     }),
@@ -28,7 +39,7 @@ const nixlTransportEntry: TransportEntry = {
 };
 
 /** The table that `setupKvTransfer` orders by name. */
-export const shippedTransports = [hostTransportEntry, nixlTransportEntry] as const;
+export const shippedTransports = [cudaIpcTransportEntry, hostTransportEntry, nixlTransportEntry] as const;
 
 /** Why a peer's grant is refused; null when it is not. */
 function refusalOf(look: () => void): string | null {
