@@ -1,33 +1,15 @@
 /**
+ * The first half of the random pairs of layouts; the other lies in layouts-second.test.ts, so that two workers share them.
+ *
  * Goal: from any parallel layout to any other, every target byte is right and every other byte untouched; and no number
  * of a plan can be changed without the checks or the bytes telling. Method: random pairs, a seed each, through the planner
  * and the real host transport (test/support/layout-rig.ts). `npm run test:layouts` runs 20,000 pairs; a failure names its
  * pair, and STATE_HANDOFF_LAYOUT_PAIR=number replays that one.
  */
 import { layoutPair } from '../support/layout-pair.js';
-import { LayoutRig } from '../support/layout-rig.js';
+import { testLayouts } from '../support/layout-share.js';
 
-const one = process.env['STATE_HANDOFF_LAYOUT_PAIR'];
-const all = process.env['STATE_HANDOFF_LAYOUTS'] === 'all' ? 20_000 : 3_000;
-const [firstSeed, count] = one === undefined ? [1, all] : [Number(one), 1];
-const chunk = 1_000;
-
-test.each(Array.from({ length: Math.ceil(count / chunk) }, (_, index) => firstSeed + index * chunk))(
-  'pairs of layouts from %i on',
-  async (seed) => {
-    const rig = await LayoutRig.open();
-    try {
-      await rig.run(seed, Math.min(chunk, count));
-    } finally {
-      await rig.close();
-    }
-    const { pairs, refused, wrong, neutral, bytesMoved } = rig.tally;
-    expect(bytesMoved).toBeGreaterThan(0);
-    expect(refused + wrong).toBeGreaterThan(pairs / 4);
-    expect(neutral).toBeLessThan(Math.max(2, pairs / 2));
-  },
-  600_000,
-);
+testLayouts('first');
 
 test('the pairs are of every kind', () => {
   const pairs = Array.from({ length: 1_000 }, (_, seed) => layoutPair(seed + 1));
