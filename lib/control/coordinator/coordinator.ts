@@ -18,7 +18,7 @@ import { settleOptions, type CoordinatorOptions, type SettledOptions } from './c
 import { snapshotOf, statusMap } from './coordinator-snapshot.js';
 import type { EngineRecord } from './engine-record.js';
 import { EngineRegistry } from './engine-registry.js';
-import { hasSsm, holdsHandoff, readHandoff } from './handoff-body.js';
+import { hasSsm, readHandoff } from './handoff-body.js';
 import { HeldPins } from './held-pins.js';
 import type { CoordinatorCore, CoordinatorSnapshot, Effect, PeerId } from './interface.js';
 import { OwnershipDesk } from './ownership-desk.js';
@@ -331,7 +331,7 @@ export class Coordinator implements CoordinatorCore {
     if (request?.decode === engine && !waits(request.state)) {
       return this.#flow.raise(request, 'reply', { body }) ? null : `the request is ${request.state}`;
     }
-    if (request === undefined && engine.role === 'prefill' && holdsHandoff(body)) this.#desk.disown(engine, requestId);
+    if (request === undefined && engine.role === 'prefill') this.#desk.disown(engine, requestId);
     return 'nobody waits for the reply';
   }
 

@@ -86,6 +86,7 @@ export class EngineRegistry {
       const content = { reason: `its ${engine.role} engine is gone: ${reason}` };
       if (request.id !== undelivered || !flow.raise(request, 'undelivered', content))
         flow.raise(request, lost, content);
+      this.#endWithoutSource(request);
     }
   }
 
@@ -169,11 +170,17 @@ export class EngineRegistry {
   #reconcileSource(request: RequestRecord, engine: EngineRecord): void {
     const { flow } = this.parts;
     if (!request.prefill!.isSameProcess(engine) || !engine.held.has(request.id)) {
-      flow.raise(request, 'sourceGone');
+      request.isPinned = false;
+      this.#endWithoutSource(request);
       return;
     }
     // Without a reader there is nothing to wait for.
     if (request.decode === null) flow.raise(request, 'proven');
+  }
+
+  /** Nothing is left to guard once the source's memory is gone and no reader takes up room. */
+  #endWithoutSource(request: RequestRecord): void {
+    if (!request.isPinned && !request.holdsDecode) this.parts.flow.raise(request, 'sourceGone');
   }
 
   #reconcileReader(request: RequestRecord, engine: EngineRecord): void {
@@ -192,7 +199,10 @@ export class EngineRegistry {
   #reconcileHeld(engine: EngineRecord, held: HeldHandoff): void {
     const { flow, outbox, ledger, heldPins, isMinted } = this.parts;
     const { requestId } = held;
-    if (flow.requests.has(requestId) || ledger.records.has(requestId)) return;
+    const request = flow.requests.get(requestId);
+    // A pin whose request goes on without it was released, too.
+    const isReleased = held.state === 'pinned' && request?.isPinned === false;
+    if ((request !== undefined && !isReleased) || ledger.records.has(requestId)) return;
     if (held.state !== 'pinned') {
       // Whoever asked for it is gone; what may still be written is the engine's to wait for.
       if (held.state === 'importing') outbox.send(engine.peer, { header: 'ABORT_REQUEST', requestId });

@@ -29,16 +29,6 @@ export function readHandoff(body: Opaque, prefill: EngineRecord): HandoffParts |
   }
 }
 
-/** Whether a reply of a prefill engine holds a handoff at all. */
-export function holdsHandoff(body: Opaque): boolean {
-  try {
-    return partsOf(mapParts(body)?.get('disaggregated_params')) !== null;
-  } catch (error) {
-    if (!isHandoffError(error)) throw error;
-    return false;
-  }
-}
-
 /** Whether a handoff that a client brings moves SSM state. */
 export function hasSsm(kvMeta: Opaque): boolean {
   const ssm = mapParts(kvMeta)?.get('ssm');

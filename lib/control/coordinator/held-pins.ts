@@ -16,6 +16,8 @@ export interface HeldPin {
 
 export class HeldPins {
   readonly #pins = new Set<HeldPin>();
+  /** Owners that can read nothing more; few die, and each is remembered. */
+  readonly #dead = new Set<string>();
 
   get pins(): ReadonlySet<HeldPin> {
     return this.#pins;
@@ -39,11 +41,12 @@ export class HeldPins {
   settle(engines: Iterable<EngineRecord>): HeldPin[] {
     if (this.#pins.size === 0) return [];
     const readers = [...engines].filter(({ role }) => role === 'decode');
-    return this.#take((pin) => isProven(pin, readers));
+    return this.#take((pin) => isProven(pin, readers) || (pin.owner !== null && this.#dead.has(pin.owner)));
   }
 
   /** The same for the pins of an owner that is attested dead. */
   attest(owner: string): HeldPin[] {
+    this.#dead.add(owner);
     return this.#take((pin) => pin.owner === owner);
   }
 

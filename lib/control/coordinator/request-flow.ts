@@ -2,6 +2,7 @@
  * Carries out what the request table says: messages to engines and clients, reservations, queues, pins. It knows living
  * requests only; which event a message means, and whether its sender has a say, is decided elsewhere.
  */
+import { invariant } from '../../invariant.js';
 import type { Opaque, Wire } from '../protocol/wire-value.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
@@ -91,7 +92,7 @@ export class RequestFlow {
       // What is dispatched may fail and make room elsewhere; the set grows as it is walked.
       this.#drains.delete(engine);
       for (let next = engine.next(); engine.isRegistered && next !== null; next = engine.next()) {
-        this.raise(next, 'dispatch');
+        invariant(this.raise(next, 'dispatch'), 'only requests that wait stand in a queue', { state: next.state });
       }
     }
   }

@@ -103,7 +103,7 @@ const cancelled = to('gone', 'releaseSource', 'releaseDecode', 'tellAborted');
 const runCancelled = to('gone', 'releaseDecode', 'tellAborted');
 const intoDoubt = to('doubtful', 'tellErrorUnsafe', 'releaseDecode');
 const intoDoubtReading = to('doubtfulReading', 'tellErrorUnsafe', 'releaseDecode');
-const settled = to('gone', 'releaseSource');
+const settled = to('gone', 'releaseSource', 'releaseDecode');
 
 /** What is absent changes nothing: such a message is late, comes twice or from a peer that has no say. */
 export const requestTable: Readonly<Record<RequestState, Row>> = {
@@ -141,7 +141,7 @@ export const requestTable: Readonly<Record<RequestState, Row>> = {
     abort: to('cancellingImport', 'abortDecode'),
     stopped: cancelled,
     undelivered: to('gone', 'tellErrorSafe', 'releaseDecode', 'releaseSource'),
-    prefillLost: to('abandoned', 'tellErrorSafe', 'abortDecode', 'releaseDecode', 'loseSource'),
+    prefillLost: to('abandoned', 'tellErrorSafe', 'abortDecode', 'loseSource'),
     decodeLost: intoDoubt,
     expire: to('doubtful', 'tellErrorUnsafe', 'abortDecode', 'releaseDecode'),
   },
@@ -196,7 +196,7 @@ export const requestTable: Readonly<Record<RequestState, Row>> = {
     abort: stay('cancellingImport'),
     stopped: cancelled,
     undelivered: cancelled,
-    prefillLost: to('abandoned', 'releaseDecode', 'loseSource', 'tellAborted'),
+    prefillLost: to('abandoned', 'loseSource', 'tellAborted'),
     decodeLost: intoDoubt,
     expire: intoDoubt,
   },
@@ -260,7 +260,9 @@ export const requestTable: Readonly<Record<RequestState, Row>> = {
     stopped: settled,
     undelivered: settled,
     proven: settled,
-    sourceGone: to('gone'),
+    // It still takes room on its reader, until that one has stopped.
+    decodeLost: to('abandoned', 'releaseDecode'),
+    sourceGone: to('gone', 'releaseDecode'),
   },
   straying: {
     reply: to('gone', 'tellReply'),

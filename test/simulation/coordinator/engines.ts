@@ -141,6 +141,9 @@ export class EngineProcess {
           if (read.requestId === message.requestId && read.source === this)
             this.world.violation(`request ${read.requestId} is released while ${read.reader.owner} reads it`);
         }
+        return;
+      default:
+        return this.world.violation(`${this.plan.peer} is told ${message.header}`);
     }
   }
 
@@ -199,7 +202,7 @@ export class EngineProcess {
     if (source !== null && source.isAlive && !source.pins.has(requestId))
       world.violation(`request ${requestId} is read after its release`);
     world.reads.add({ requestId, source, reader: this });
-    this.#after(30, () => this.#endRead(requestId, incoming));
+    this.#after(world.plan.readMsMax, () => this.#endRead(requestId, incoming));
   }
 
   #endRead(requestId: number, incoming: Import): void {

@@ -68,7 +68,7 @@ export class Line<M> {
   constructor(
     private readonly agenda: Agenda,
     private readonly random: SeededRandom,
-    private readonly rates: NetworkRates,
+    private readonly rates: () => NetworkRates,
     /** Whether a message may come twice, or never, on a connection that holds. */
     private readonly mayFail: (message: M) => boolean,
     private readonly arrive: (message: M) => void,
@@ -80,7 +80,8 @@ export class Line<M> {
   }
 
   send(message: M): void {
-    const { agenda, random, rates } = this;
+    const { agenda, random } = this;
+    const rates = this.rates();
     const fails = this.mayFail(message);
     if (fails && random.chance(rates.loss)) return;
     const times = fails && random.chance(rates.duplicate) ? 2 : 1;

@@ -26,6 +26,10 @@ export interface ControlPlan {
   readonly loss: number;
   /** Of imports and prefills. */
   readonly failRate: number;
+  /** How long a reader reads, at most. */
+  readonly readMsMax: number;
+  /** How long peers need to connect again. */
+  readonly reconnectMsMax: number;
   readonly breaks: readonly { readonly engine: number; readonly atMs: number }[];
   readonly deaths: readonly { readonly engine: number; readonly atMs: number; readonly isAttested: boolean }[];
   readonly coordinatorRestarts: readonly number[];
@@ -47,7 +51,7 @@ export function planControl(seed: number): ControlPlan {
   }
   const hasFaults = random.chance(0.8);
   const areOurs = random.chance(0.8);
-  const requests = random.int(15, 50);
+  const requests = random.int(15, 80);
   const arrivalMs = requests * random.pick([1, 4, 10]);
   const times = (rate: number, most: number): number[] =>
     hasFaults && random.chance(rate)
@@ -71,9 +75,12 @@ export function planControl(seed: number): ControlPlan {
     duplicate: hasFaults && random.chance(0.5) ? random.float() * 0.2 : 0,
     loss,
     failRate: hasFaults && random.chance(0.5) ? random.float() * 0.3 : 0,
+    readMsMax: random.pick([20, 60, 120]),
+    reconnectMsMax: random.pick([10, 100]),
     // An engine that does not say who it is registers once in its life.
     breaks: areOurs ? times(0.4, 3).map((atMs) => ({ engine: engine(), atMs })) : [],
-    deaths: times(0.4, 2).map((atMs) => ({ engine: engine(), atMs, isAttested: random.chance(0.5) })),
+    // Lives of one that does not say who it is cannot be told apart: one death for all of them.
+    deaths: times(0.4, areOurs ? 2 : 1).map((atMs) => ({ engine: engine(), atMs, isAttested: random.chance(0.5) })),
     coordinatorRestarts: areOurs ? times(0.2, 2) : [],
     clientBreaks: times(0.15, 2),
     // What is lost without a trace is noticed by time only.

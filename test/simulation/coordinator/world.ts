@@ -8,7 +8,7 @@ import type { ToClient, ToCoordinator, ToEngine } from '../../../lib/control/pro
 import { encodeValue } from '../../../lib/control/protocol/wire-bytes.js';
 import { SeededRandom } from '../../../lib/testing/index.js';
 import { EngineProcess } from './engines.js';
-import { Agenda, Line } from './network.js';
+import { Agenda, Line, type NetworkRates } from './network.js';
 import { planControl, type ControlPlan } from './plan.js';
 
 interface Connection {
@@ -51,12 +51,14 @@ export class ControlWorld {
   readonly #sessions = new Map<string, number>();
   readonly #attested = new Set<string>();
   readonly #dead = new Set<string>();
+  #rates: NetworkRates;
   #core: Coordinator;
   #runs = 0;
   #calls = 0;
   #hasRestarted = false;
 
   constructor(readonly plan: ControlPlan) {
+    this.#rates = plan;
     this.random = new SeededRandom(plan.seed ^ 0x5eed);
     const { breaks, deaths, coordinatorRestarts, loss, limits } = plan;
     this.isCounted = breaks.length + coordinatorRestarts.length === 0 && loss === 0 && limits.decodeMs === undefined;
@@ -78,10 +80,11 @@ export class ControlWorld {
       agenda.after(atMs, () => this.#kill(plan.engines[engine]!.peer, isAttested));
     for (const atMs of plan.coordinatorRestarts) agenda.after(atMs, () => this.#restart());
     for (const atMs of plan.clientBreaks) agenda.after(atMs, () => this.#breakClient(random.pick(clients)));
-    const end = plan.arrivalMs * 1.5 + 8000;
+    const end = plan.arrivalMs * 1.5 + 25_000;
     for (let at = 100; at < end + 5000; at += 100) agenda.after(at, () => this.#act(this.#core.tick(agenda.now)));
     this.#runUntil(end);
     this.#checkDoubt();
+    this.#rates = { ...plan, loss: 0 };
     // Until here a dead reader's pins may block the room they take. Now all deaths are attested, and whoever can speak says
     // once more what it holds.
     for (const owner of this.#dead) this.#attest(owner, () => undefined);
@@ -169,15 +172,21 @@ export class ControlWorld {
     mayFail: (message: { readonly header: string }) => boolean,
     hear: (message: ToEngine | ToClient) => void,
   ): void {
-    const { agenda, random, plan } = this;
+    const { agenda, random } = this;
     const core = this.#core;
     // It comes back before its loss was noticed: nobody will say that it was lost.
     this.#lost.delete(peer);
     this.#connections.set(peer, {
-      up: new Line<ToCoordinator>(agenda, random, plan, mayFail, (message) => {
-        if (core === this.#core) this.#receive(peer, message);
-      }),
-      down: new Line<ToEngine | ToClient>(agenda, random, plan, mayFail, hear),
+      up: new Line<ToCoordinator>(
+        agenda,
+        random,
+        () => this.#rates,
+        mayFail,
+        (message) => {
+          if (core === this.#core) this.#receive(peer, message);
+        },
+      ),
+      down: new Line<ToEngine | ToClient>(agenda, random, () => this.#rates, mayFail, hear),
     });
   }
 
@@ -222,7 +231,7 @@ export class ControlWorld {
     if (!this.#processes.get(peer)!.isAlive) return;
     this.#cut(peer);
     this.#processes.get(peer)!.isAcked = false;
-    this.agenda.after(this.random.float() * 100, () => this.#connectEngine(peer));
+    this.agenda.after(this.random.float() * this.plan.reconnectMsMax, () => this.#connectEngine(peer));
   }
 
   #breakClient(client: string): void {
@@ -265,7 +274,7 @@ export class ControlWorld {
     this.#hasRestarted = true;
     this.#core = this.#newCore();
     for (const { peer } of this.plan.engines)
-      this.agenda.after(this.random.float() * 100, () => this.#connectEngine(peer));
+      this.agenda.after(this.random.float() * this.plan.reconnectMsMax, () => this.#connectEngine(peer));
     for (const client of this.#sessions.keys())
       this.agenda.after(this.random.float() * 50, () => this.#connectClient(client));
   }
@@ -326,13 +335,20 @@ export class ControlWorld {
       if (state === 'in-doubt' && !isDead && !isUnknown && this.plan.loss === 0)
         this.violation(`pin ${requestId} of ${owner} is in doubt, and its reader is alive`);
     }
+    if (this.plan.loss === 0) this.#checkPins();
+    // With deadlines everybody is answered in time, whatever was lost.
+    if (this.plan.limits.decodeMs !== undefined) this.#checkAnswers();
+  }
+
+  #checkAnswers(): void {
+    for (const [name, { client, session, terminal }] of this.#asked) {
+      if (terminal === null && session === this.#sessions.get(client)) this.violation(`${name} was never answered`);
+    }
   }
 
   #checkEnd(): void {
     const { engines, requests, pins, counters } = this.#core.snapshot(this.agenda.now);
-    for (const [name, { client, session, terminal }] of this.#asked) {
-      if (terminal === null && session === this.#sessions.get(client)) this.violation(`${name} was never answered`);
-    }
+    this.#checkAnswers();
     const { submitted, completed, failed, aborted } = counters as Record<string, number>;
     const unanswered = submitted! - completed! - failed! - aborted!;
     if (unanswered !== 0) this.violation(`${unanswered} of ${submitted} requests are counted nowhere`);
@@ -348,6 +364,12 @@ export class ControlWorld {
       if (queued + active + slotsUsed > 0)
         this.violation(`${peer} ends with ${active} active, ${queued} queued, ${slotsUsed} slots`);
     }
+    this.#checkPins();
+  }
+
+  /** What engines pin is what the coordinator shows. */
+  #checkPins(): void {
+    const { pins } = this.#core.snapshot(this.agenda.now);
     const shown = new Set(pins.map(({ prefill, requestId }) => `${prefill}/${requestId}`));
     for (const [peer, process] of this.#processes) {
       for (const requestId of process.pins.keys()) {
