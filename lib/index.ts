@@ -59,7 +59,7 @@ export {
   type InProcessRankGroupOptions,
   type MessageKind,
 } from './control/in-process-rank-group.js';
-export type { LogRecord, RankGroup, RankReport, StepFrame } from './control/rank-group.js';
+export type { InstanceFailureCode, LogRecord, RankGroup, RankReport, StepFrame } from './control/rank-group.js';
 export { SocketRankGroup, type SocketRankGroupOptions } from './control/socket-rank-group.js';
 export type { RankAddress } from './control/ranks/rendezvous.js';
 
@@ -84,10 +84,17 @@ export {
 } from './memory/cuda-region.js';
 export { cudaStreamFence, type EngineStream } from './memory/cuda-fence.js';
 export { describeCuda } from './memory/cuda-driver-path.js';
+export type { NativeNixlCounters } from './native/nixl-types.js';
 export type { NativeCudaDescription } from './native/cuda-types.js';
 export { CudaIpcTransport, type CudaIpcTransportOptions } from './transfer/transports/cuda-ipc.js';
 export { orderTransports, selectTransport } from './transfer/transport-registry.js';
-export type { Grants, TransportEntry, TransportSetting, TransportTable } from './transfer/transport-registry.js';
+export type {
+  Grants,
+  NativeCounted,
+  TransportEntry,
+  TransportSetting,
+  TransportTable,
+} from './transfer/transport-registry.js';
 export { shippedTransports } from './transfer/transports/shipped.js';
 export { checkProgram, type CheckOptions, type WantedRange } from './transfer/check-program.js';
 export type {

@@ -14,7 +14,7 @@ const worldsDefault = 2000;
 /** Worlds that a worker gets at a time. */
 const chunkSize = 25;
 /** A world that takes longer than this, on a machine however busy, will never end. */
-const hungMs = 120_000;
+const hungMs = 600_000;
 const progressFolder = join(root, '.cache', 'simulate');
 
 function parseArguments(args) {

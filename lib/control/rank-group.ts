@@ -9,6 +9,9 @@ import type { HandoffError, HandoffErrorCode } from '../errors.js';
 /** Why an instance as a whole can fail. */
 export const failureCodes = ['DIVERGENCE', 'RANK_LOST', 'RANK_SETUP_FAILED'] as const satisfies HandoffErrorCode[];
 
+/** The code of an instance's failure: ranks that diverged, a rank that was lost, a set-up that failed. */
+export type InstanceFailureCode = (typeof failureCodes)[number];
+
 /** One entry of the ordered schedule log (law 4). */
 export type LogRecord =
   | {
@@ -45,7 +48,7 @@ export type LogRecord =
   | { readonly kind: 'attest-dead'; readonly instance: string; readonly incarnation: string }
   | {
       readonly kind: 'instance-failed';
-      readonly code: (typeof failureCodes)[number];
+      readonly code: InstanceFailureCode;
       /** The rank that diverged or is gone; null when it is not known. */
       readonly rank: number | null;
       /** The request at which it showed; null for a rank that is gone. */

@@ -7,6 +7,7 @@
 import { argumentError } from '../errors.js';
 import { requireInteger } from './integer-field.js';
 
+/** What an axis of a buffer counts: K and V, layers, blocks, tokens of a block, KV heads, elements of a head; for SSM state also slots and channels. */
 export type AxisName = 'plane' | 'layer' | 'block' | 'token' | 'head' | 'dim' | 'slot' | 'channel';
 
 /** What a buffer holds when it does not say. */

@@ -13,6 +13,7 @@ export type NativeCudaIpc = object & { readonly __cudaIpc?: never };
 /** A stream for tests. */
 export type NativeDebugStream = object & { readonly __debugStream?: never };
 
+/** What the CUDA driver of this machine says of itself and of its devices. */
 export interface NativeCudaDescription {
   readonly path: string;
   /** 13000 is 13.0. */

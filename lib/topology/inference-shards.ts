@@ -42,6 +42,7 @@ export interface InferenceShardObject {
   readonly role?: string | null;
 }
 
+/** All shards of a deployment as a specification names them (spec 2). */
 export interface InferenceShards {
   readonly shards: readonly InferenceShard[];
   readonly worldSize: number;
