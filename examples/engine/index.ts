@@ -20,6 +20,7 @@
  *     await runTurns(loop, handoff, links.wakeUp, links.place.isLeader); // the leader submits and ends
  */
 export { smallModel, modelIdentity, type LayerConfig, type ModelConfig, type ModelKind } from './config.js';
+export { CudaEngine, cudaMemory, type CudaEngineMemory } from './cuda-memory.js';
 export { Engine, type EngineOptions, type EngineRole, type HandoffSink, type TokenEvent } from './engine.js';
 export { EngineMemory, type EngineMemoryOptions } from './engine-memory.js';
 export type { FinishedPrefill } from './finished-prefills.js';
