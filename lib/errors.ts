@@ -90,6 +90,7 @@ export const errorCodes = {
   SLOT_OUT_OF_RANGE: { retryable: false, phase: 'decode', native: true },
   SLOT_POOL_OVERFLOW: { retryable: false, phase: 'decode', native: true },
   SLOT_NOT_BOUND: { retryable: false, phase: 'decode', native: true },
+  ZEROMQ_UNAVAILABLE: { retryable: false, phase: 'setup' },
   NATIVE_UNAVAILABLE: { retryable: false, phase: 'setup' },
   NATIVE_SYSTEM: { retryable: true, phase: 'setup', native: true },
   NATIVE_LIMIT: { retryable: true, phase: 'transfer', native: true },

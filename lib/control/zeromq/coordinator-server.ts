@@ -1,0 +1,431 @@
+/**
+ * The coordinator's process: one ZeroMQ ROUTER around the pure core (spec 1.2). Receives, decodes, hands to the core with
+ * the time, and does what the core wants done. Owns the socket, the clock, the bounds of what waits for slow peers, and
+ * the probing of engines whose connection may be gone. Decides nothing about requests, except that none is taken while it
+ * drains.
+ */
+import type { Router } from 'zeromq';
+import { systemClock, type Clock } from '../../clock.js';
+import { argumentError, HandoffError, isHandoffError } from '../../errors.js';
+import type { CoordinatorCore, CoordinatorSnapshot, Effect, LogLevel, PeerId } from '../coordinator/interface.js';
+import { decodeMessage, encodeMessage, placeOf, type Frames, type WireProfile } from '../protocol/codec.js';
+import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import type { Wire, WireMap } from '../protocol/wire-value.js';
+import { checkReach, parseEndpoint, type Endpoint } from './address.js';
+import { loadZeromq } from './load-zeromq.js';
+import { defaultOutboxLimits, Outboxes, type OutboxLimits } from './outboxes.js';
+
+/** Where the process's log lines go. */
+export type LogWriter = (
+  level: LogLevel,
+  event: string,
+  fields: Readonly<Record<string, string | number | boolean | null>>,
+) => void;
+
+export interface CoordinatorServerOptions {
+  readonly core: CoordinatorCore;
+  /** `tcp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. Default: a free port of the loopback address. */
+  readonly address?: string;
+  /** Default `multi-frame`. */
+  readonly profile?: WireProfile;
+  /** Plain TCP beyond this machine. */
+  readonly insecure?: boolean;
+  /** When the port is taken, take a free one instead (spec 1.2). Default true. */
+  readonly fallsBack?: boolean;
+  readonly outboxLimits?: OutboxLimits;
+  /** Milliseconds between heartbeats; engines whose machine is gone are found within two. Default 2,000. */
+  readonly heartbeatMs?: number;
+  readonly clock?: Clock;
+  readonly log?: LogWriter;
+}
+
+/** How messages and bytes went by, for the metrics. */
+export interface WireCounters {
+  readonly received: number;
+  readonly malformed: number;
+  readonly sent: number;
+  readonly undelivered: number;
+  /** Requests of clients that read too slowly. */
+  readonly overflowed: number;
+  readonly waitingBytes: number;
+}
+
+/** Nobody's id: RELEASE_KV of an unknown id is a no-op in every generation, so it can be sent to see whether it goes. */
+const probeId = Number.MAX_SAFE_INTEGER;
+/** Messages of one peer inside ZeroMQ; what comes on top waits in an outbox. */
+const highWaterMark = 256;
+const messageBytesMax = 64 * 2 ** 20;
+const framesMax = 1 << 17;
+const tickMs = 250;
+const retryMs = 10;
+const probeGapMs = 50;
+
+interface KnownEngine {
+  heardMs: number;
+  /** How often it says how it is; null when it never does. */
+  reportsEveryMs: number | null;
+}
+
+export class CoordinatorServer {
+  /** Where it listens, with the port that it got. */
+  readonly address: string;
+  /** Whether the configured port was taken. */
+  readonly fellBack: boolean;
+  /** Settles when the loop has ended; rejects only for a fault of the process itself. */
+  readonly ended: Promise<void>;
+
+  private readonly core: CoordinatorCore;
+  private readonly profile: WireProfile;
+  private readonly clock: Clock;
+  private readonly log: LogWriter;
+  private readonly outboxes: Outboxes;
+  private readonly engines = new Map<PeerId, KnownEngine>();
+  private readonly timers: NodeJS.Timeout[] = [];
+  private readonly effects: Effect[] = [];
+  private working: Promise<void> | null = null;
+  private probeTimer: NodeJS.Timeout | null = null;
+  private retryTimer: NodeJS.Timeout | null = null;
+  private isDraining = false;
+  private isClosed = false;
+  private stopReason: string | null = null;
+  private received = 0;
+  private malformed = 0;
+  private sent = 0;
+  private undeliveredCount = 0;
+  private overflowed = 0;
+
+  /**
+   * Binds and begins to serve.
+   *
+   * @throws `OPTION_INVALID` for an address that cannot be or may not be used; `ZEROMQ_UNAVAILABLE`
+   */
+  static async start(options: CoordinatorServerOptions): Promise<CoordinatorServer> {
+    const address = options.address ?? 'tcp://127.0.0.1:0';
+    const endpoint = parseEndpoint(address, 'options.address');
+    checkReach(endpoint, false, options.insecure ?? false, 'options.address');
+    const heartbeat = options.heartbeatMs ?? 2_000;
+    if (!Number.isInteger(heartbeat) || heartbeat < 100 || heartbeat > 3_600_000)
+      throw argumentError('options.heartbeatMs', 'an integer in [100, 3600000]', heartbeat, 'OPTION_INVALID');
+    const zeromq = loadZeromq();
+    const router = new zeromq.Router({
+      mandatory: true,
+      handover: true,
+      // A send that would wait is refused at once: one slow peer never holds up the others.
+      sendTimeout: 0,
+      sendHighWaterMark: highWaterMark,
+      receiveHighWaterMark: 1_000,
+      maxMessageSize: messageBytesMax,
+      linger: 1_000,
+      heartbeatInterval: heartbeat,
+      // A stopped process answers no heartbeat and its memory may still be written: it is not dead. Its machine's kernel
+      // does answer keep-alives, so those tell a machine that is gone.
+      heartbeatTimeout: 0x7fff_ffff,
+      tcpKeepalive: 1,
+      tcpKeepaliveIdle: Math.max(1, Math.round(heartbeat / 1_000)),
+      tcpKeepaliveInterval: Math.max(1, Math.round(heartbeat / 1_000)),
+      tcpKeepaliveCount: 1,
+      tcpMaxRetransmitTimeout: 2 * heartbeat,
+    });
+    try {
+      const fellBack = await bind(router, endpoint, address, options.fallsBack ?? true);
+      return new CoordinatorServer(router, fellBack, options);
+    } catch (error) {
+      router.close();
+      throw error;
+    }
+  }
+
+  private constructor(
+    private readonly router: Router,
+    fellBack: boolean,
+    options: CoordinatorServerOptions,
+  ) {
+    this.core = options.core;
+    this.profile = options.profile ?? 'multi-frame';
+    this.clock = options.clock ?? systemClock;
+    this.log = options.log ?? (() => undefined);
+    this.outboxes = new Outboxes(options.outboxLimits ?? defaultOutboxLimits);
+    this.address = router.lastEndpoint ?? '';
+    this.fellBack = fellBack;
+    router.events.on('disconnect', () => this.probeSoon());
+    this.timers.push(setInterval(() => this.perform(this.core.tick(this.clock.now())), tickMs));
+    this.ended = this.serve();
+    // Who awaits it sees a failure; who does not is told by the log.
+    this.ended.catch((error: unknown) => this.log('error', 'coordinator failed', { reason: reasonOf(error) }));
+  }
+
+  get wire(): WireCounters {
+    return {
+      received: this.received,
+      malformed: this.malformed,
+      sent: this.sent,
+      undelivered: this.undeliveredCount,
+      overflowed: this.overflowed,
+      waitingBytes: this.outboxes.bytes,
+    };
+  }
+
+  snapshot(): CoordinatorSnapshot {
+    return this.core.snapshot(this.clock.now());
+  }
+
+  /** Whether an engine that reports regularly has been silent for more than three of its intervals: stopped, not dead. */
+  isSilent(peer: PeerId): boolean {
+    const engine = this.engines.get(peer);
+    if (engine === undefined || engine.reportsEveryMs === null) return false;
+    return this.clock.now() - engine.heardMs > 3 * engine.reportsEveryMs;
+  }
+
+  /**
+   * Takes no new request, waits for those that live, then closes.
+   *
+   * @returns whether all of them ended within `deadlineMs`
+   */
+  async drain(deadlineMs: number): Promise<boolean> {
+    this.isDraining = true;
+    const until = this.clock.now() + deadlineMs;
+    const living = (): number => Object.values(this.snapshot().requests).reduce((sum, count) => sum + count, 0);
+    while (!this.isClosed && living() > 0 && this.clock.now() < until) await sleep(20);
+    const isDone = living() === 0;
+    this.log(isDone ? 'info' : 'warn', 'drained', { living: living() });
+    await this.close();
+    return isDone;
+  }
+
+  /** Ends the loop; what the socket has taken is sent for up to a second more. */
+  async close(): Promise<void> {
+    if (this.isClosed) return this.ended.catch(() => undefined);
+    this.isClosed = true;
+    for (const timer of this.timers) clearInterval(timer);
+    if (this.probeTimer !== null) clearTimeout(this.probeTimer);
+    if (this.retryTimer !== null) clearTimeout(this.retryTimer);
+    await this.working;
+    this.router.events.close();
+    this.router.close();
+    await this.ended.catch(() => undefined);
+  }
+
+  private async serve(): Promise<void> {
+    while (!this.isClosed) {
+      let parts: Buffer[];
+      try {
+        parts = await this.router.receive();
+      } catch (error) {
+        if (this.isClosed) return;
+        throw error;
+      }
+      this.take(parts);
+      // Everything that one message caused is out before the next is looked at.
+      if (this.working !== null) await this.working;
+    }
+  }
+
+  private take([identity, ...frames]: Buffer[]): void {
+    this.received++;
+    if (identity === undefined || frames.length > framesMax) return;
+    const peer = identity.toString('latin1');
+    let message: ToCoordinator;
+    try {
+      message = decodeMessage(this.profile, 'coordinator', frames);
+    } catch (error) {
+      if (!isHandoffError(error)) throw error;
+      this.malformed++;
+      this.log('warn', 'message dropped', { peer: shown(peer), reason: error.message });
+      return;
+    }
+    const now = this.clock.now();
+    this.noteEngine(peer, message, now);
+    if (this.isDraining && (message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV')) {
+      const reason = 'the coordinator is draining';
+      const refusal = { header: 'REQUEST_ERROR', requestId: message.requestId, reason, sourceSafe: true } as const;
+      this.perform([{ kind: 'send', peer, message: refusal }]);
+      return;
+    }
+    this.perform(this.core.receive(now, peer, message));
+  }
+
+  private noteEngine(peer: PeerId, message: ToCoordinator, now: number): void {
+    const engine = this.engines.get(peer);
+    if (message.header === 'REGISTER' || message.header === 'REGISTER_ROLE') {
+      this.engines.set(peer, { heardMs: now, reportsEveryMs: null });
+    } else if (engine !== undefined) {
+      engine.heardMs = now;
+      if (message.header === 'DISCONNECT') this.engines.delete(peer);
+      if (message.header === 'ENGINE_STATUS') {
+        const every = message.status.get('interval_ms');
+        engine.reportsEveryMs = typeof every === 'number' && every > 0 ? every : null;
+      }
+    }
+  }
+
+  private perform(effects: readonly Effect[]): void {
+    if (effects.length === 0 || this.isClosed) return;
+    for (const effect of effects) this.effects.push(effect);
+    this.working ??= this.work();
+  }
+
+  private async work(): Promise<void> {
+    for (let next = this.effects.shift(); next !== undefined; next = this.effects.shift()) {
+      if (next.kind === 'send') await this.send(next.peer, next.message);
+      else if (next.kind === 'log') this.log(next.level, next.event, next.fields);
+      else if (next.kind === 'stop') this.stopReason ??= next.reason;
+    }
+    this.working = null;
+    if (this.stopReason !== null && !this.isClosed) {
+      this.log('info', 'stopping', { reason: this.stopReason });
+      setImmediate(() => void this.close());
+    }
+  }
+
+  private async send(peer: PeerId, said: ToEngine | ToClient): Promise<void> {
+    const message = said.header === 'STATUS_REPLY' ? { ...said, status: this.withWire(said.status) } : said;
+    const place = placeOf(message);
+    let frames: Frames;
+    try {
+      frames = encodeMessage(this.profile, place, message as never);
+    } catch (error) {
+      if (!isHandoffError(error)) throw error;
+      this.log('error', 'message cannot be written', { header: message.header, reason: error.message });
+      this.wasUndelivered(peer, message);
+      return;
+    }
+    // What is said to one peer arrives in order: behind what waits already, all waits.
+    const result = this.outboxes.has(peer) ? 'full' : await this.put(peer, frames);
+    if (result === 'full') this.wait(peer, message, frames, place === 'engine');
+    else if (result === 'gone') this.wasUndelivered(peer, message);
+  }
+
+  private async put(peer: PeerId, frames: Frames): Promise<'sent' | 'full' | 'gone'> {
+    try {
+      await this.router.send([Buffer.from(peer, 'latin1'), ...(frames as Uint8Array[])]);
+      this.sent++;
+      return 'sent';
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === 'EAGAIN') return 'full';
+      if (code === 'EHOSTUNREACH' || this.isClosed) return 'gone';
+      throw error;
+    }
+  }
+
+  private wait(peer: PeerId, message: ToEngine | ToClient, frames: Frames, isEngine: boolean): void {
+    const bytes = frames.reduce((sum, frame) => sum + frame.length, 64);
+    const overflow = this.outboxes.add(peer, { message, frames, bytes }, isEngine);
+    if (overflow.kind === 'engine') {
+      this.log('warn', 'engine does not read', { peer: shown(peer), waitingBytes: this.outboxes.bytesOf(peer) });
+      this.wasUndelivered(peer, message);
+    } else if (overflow.kind === 'client') {
+      this.endSlowRequests(peer, overflow.requestIds);
+    }
+    this.retryTimer ??= setTimeout(() => void this.retry(), retryMs);
+  }
+
+  /** A client that does not read loses its replies: each request is aborted, and the client told in a few bytes. */
+  private endSlowRequests(peer: PeerId, requestIds: readonly number[]): void {
+    this.overflowed += requestIds.length;
+    this.log('warn', 'client reads too slowly', { peer: shown(peer), requests: requestIds.length });
+    const reason = 'the client reads its replies too slowly, they were dropped';
+    for (const requestId of requestIds) {
+      const message = { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: false } as const;
+      const frames = encodeMessage(this.profile, 'client', message);
+      const told = this.outboxes.add(peer, { message, frames, bytes: 256 }, false);
+      if (told.kind !== 'none') this.perform(this.core.peerLost(this.clock.now(), peer));
+      this.perform(this.core.receive(this.clock.now(), peer, { header: 'ABORT_REQUEST', requestId }));
+    }
+  }
+
+  private async retry(): Promise<void> {
+    await this.working;
+    for (const peer of this.outboxes.peers) {
+      for (let entry = this.outboxes.first(peer); entry !== undefined; entry = this.outboxes.first(peer)) {
+        const result = await this.put(peer, entry.frames);
+        if (result === 'full') break;
+        if (result === 'gone') for (const { message } of this.outboxes.drop(peer)) this.wasUndelivered(peer, message);
+        else this.outboxes.shift(peer);
+      }
+    }
+    this.retryTimer = this.outboxes.bytes > 0 && !this.isClosed ? setTimeout(() => void this.retry(), retryMs) : null;
+  }
+
+  private wasUndelivered(peer: PeerId, message: ToEngine | ToClient): void {
+    this.undeliveredCount++;
+    this.perform(this.core.undelivered(this.clock.now(), peer, message));
+  }
+
+  /** Some connection is gone; which one, only a mandatory send tells. */
+  private probeSoon(): void {
+    if (this.isClosed) return;
+    this.probeTimer ??= setTimeout(() => {
+      this.probeTimer = null;
+      void this.probe();
+    }, probeGapMs);
+  }
+
+  private async probe(): Promise<void> {
+    await this.working;
+    const message = { header: 'RELEASE_KV', requestId: probeId, instance: null } as const;
+    const frames = encodeMessage(this.profile, 'engine', message);
+    for (const peer of [...this.engines.keys()]) {
+      if (this.isClosed) return;
+      if ((await this.put(peer, frames)) !== 'gone') continue;
+      this.engines.delete(peer);
+      this.outboxes.drop(peer);
+      this.log('warn', 'engine is gone', { peer: shown(peer) });
+      this.perform(this.core.peerLost(this.clock.now(), peer));
+    }
+  }
+
+  /** The core's status with what only the shell knows. */
+  private withWire(status: WireMap): WireMap {
+    const engines = status.get('engines');
+    const told = Array.isArray(engines)
+      ? (engines as readonly Wire[]).map((engine) => {
+          if (!(engine instanceof Map)) return engine;
+          const peer = (engine as WireMap).get('peer');
+          const isSilent = typeof peer === 'string' && this.isSilent(peer);
+          return new Map([...(engine as WireMap), ['silent', isSilent]]);
+        })
+      : [];
+    const wire = new Map(Object.entries(this.wire).map(([key, value]) => [snakeCase(key), value as Wire]));
+    return new Map<string, Wire>([
+      ...status,
+      ['engines', told],
+      ['wire', wire],
+      ['address', this.address],
+      ['draining', this.isDraining],
+    ]);
+  }
+}
+
+async function bind(router: Router, endpoint: Endpoint, address: string, fallsBack: boolean): Promise<boolean> {
+  try {
+    await router.bind(address);
+    return false;
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'EADDRINUSE' || endpoint.scheme !== 'tcp' || !fallsBack)
+      throw new HandoffError('OPTION_INVALID', `options.address: ${address} cannot be bound because ${code}`, {
+        cause: error,
+        details: { path: 'options.address', code },
+      });
+    await router.bind(`tcp://${endpoint.host}:0`);
+    return true;
+  }
+}
+
+/** An identity for people: printable, and short. */
+function shown(peer: PeerId): string {
+  return /^[\x20-\x7e]{1,128}$/.test(peer) ? peer : Buffer.from(peer, 'latin1').toString('hex').slice(0, 64);
+}
+
+function reasonOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function snakeCase(key: string): string {
+  return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+function sleep(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}

@@ -1,0 +1,110 @@
+/**
+ * What could not be sent because its reader is slow, by peer and in order, within bounds: this is all the memory that a
+ * peer can make the coordinator hold for it. Knows no socket. Over its bound a client loses the replies that wait and is
+ * told so, request by request; an engine's messages come back as undelivered.
+ */
+import type { PeerId } from '../coordinator/interface.js';
+import type { Frames } from '../protocol/codec.js';
+import type { ToClient, ToEngine } from '../protocol/messages.js';
+
+/** Bytes that may wait. */
+export interface OutboxLimits {
+  readonly clientBytesMax: number;
+  readonly engineBytesMax: number;
+  /** Messages of one peer, whatever their size. */
+  readonly messagesMax: number;
+}
+
+export const defaultOutboxLimits: OutboxLimits = Object.freeze({
+  clientBytesMax: 8 * 2 ** 20,
+  engineBytesMax: 256 * 2 ** 20,
+  messagesMax: 65_536,
+});
+
+/** One message that waits. */
+export interface Waiting {
+  readonly message: ToEngine | ToClient;
+  readonly frames: Frames;
+  readonly bytes: number;
+}
+
+/** What a message that came too much did. */
+export type Overflow =
+  | { readonly kind: 'none' }
+  /** The client's requests whose replies are lost; each is to be ended and told. */
+  | { readonly kind: 'client'; readonly requestIds: readonly number[] }
+  /** The engine does not take this message any more. */
+  | { readonly kind: 'engine' };
+
+interface Outbox {
+  waiting: Waiting[];
+  bytes: number;
+}
+
+export class Outboxes {
+  private readonly boxes = new Map<PeerId, Outbox>();
+  private total = 0;
+
+  constructor(private readonly limits: OutboxLimits) {}
+
+  /** Bytes that wait, over all peers. */
+  get bytes(): number {
+    return this.total;
+  }
+
+  get peers(): Iterable<PeerId> {
+    return [...this.boxes.keys()];
+  }
+
+  has(peer: PeerId): boolean {
+    return this.boxes.has(peer);
+  }
+
+  bytesOf(peer: PeerId): number {
+    return this.boxes.get(peer)?.bytes ?? 0;
+  }
+
+  /** Takes `entry` in, or says what gave way. */
+  add(peer: PeerId, entry: Waiting, isEngine: boolean): Overflow {
+    let box = this.boxes.get(peer);
+    if (box === undefined) this.boxes.set(peer, (box = { waiting: [], bytes: 0 }));
+    const bytesMax = isEngine ? this.limits.engineBytesMax : this.limits.clientBytesMax;
+    if (box.bytes + entry.bytes <= bytesMax && box.waiting.length < this.limits.messagesMax) {
+      box.waiting.push(entry);
+      box.bytes += entry.bytes;
+      this.total += entry.bytes;
+      return { kind: 'none' };
+    }
+    if (isEngine) return { kind: 'engine' };
+    const lost = new Set<number>();
+    for (const { message } of [...box.waiting, entry]) {
+      if ('requestId' in message) lost.add(message.requestId);
+    }
+    this.drop(peer);
+    return { kind: 'client', requestIds: [...lost] };
+  }
+
+  /** The oldest that waits. */
+  first(peer: PeerId): Waiting | undefined {
+    return this.boxes.get(peer)?.waiting[0];
+  }
+
+  /** The oldest was sent. */
+  shift(peer: PeerId): void {
+    const box = this.boxes.get(peer);
+    const entry = box?.waiting.shift();
+    if (box === undefined || entry === undefined) return;
+    box.bytes -= entry.bytes;
+    this.total -= entry.bytes;
+    if (box.waiting.length === 0) this.boxes.delete(peer);
+  }
+
+  /** Everything that waits for a peer that is gone. */
+  drop(peer: PeerId): readonly Waiting[] {
+    const box = this.boxes.get(peer);
+    if (box === undefined) return [];
+    this.boxes.delete(peer);
+    this.total -= box.bytes;
+    return box.waiting;
+  }
+}
