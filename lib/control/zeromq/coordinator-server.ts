@@ -200,7 +200,6 @@ export class CoordinatorServer {
     if (this.probeTimer !== null) clearTimeout(this.probeTimer);
     if (this.retryTimer !== null) clearTimeout(this.retryTimer);
     await this.working;
-    this.router.events.close();
     this.router.close();
     await this.ended.catch(() => undefined);
   }
