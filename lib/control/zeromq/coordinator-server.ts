@@ -6,13 +6,13 @@
  */
 import type { Router } from 'zeromq';
 import { systemClock, type Clock } from '../../clock.js';
-import { argumentError, HandoffError, isHandoffError } from '../../errors.js';
+import { argumentError, isHandoffError } from '../../errors.js';
 import type { CoordinatorCore, CoordinatorSnapshot, Effect, LogLevel, PeerId } from '../coordinator/interface.js';
 import { decodeMessage, encodeMessage, placeOf, type Frames, type WireProfile } from '../protocol/codec.js';
 import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
 import type { Wire, WireMap } from '../protocol/wire-value.js';
-import { checkReach, parseEndpoint, type Endpoint } from './address.js';
-import { loadZeromq } from './load-zeromq.js';
+import { checkReach, parseEndpoint } from './address.js';
+import { bindRouter, openRouter } from './router-socket.js';
 import { defaultOutboxLimits, Outboxes, type OutboxLimits } from './outboxes.js';
 
 /** Where the process's log lines go. */
@@ -52,9 +52,6 @@ export interface WireCounters {
 
 /** Nobody's id: RELEASE_KV of an unknown id is a no-op in every generation, so it can be sent to see whether it goes. */
 const probeId = Number.MAX_SAFE_INTEGER;
-/** Messages of one peer inside ZeroMQ; what comes on top waits in an outbox. */
-const highWaterMark = 256;
-const messageBytesMax = 64 * 2 ** 20;
 const framesMax = 1 << 17;
 const tickMs = 250;
 const retryMs = 10;
@@ -106,28 +103,9 @@ export class CoordinatorServer {
     const heartbeat = options.heartbeatMs ?? 2_000;
     if (!Number.isInteger(heartbeat) || heartbeat < 100 || heartbeat > 3_600_000)
       throw argumentError('options.heartbeatMs', 'an integer in [100, 3600000]', heartbeat, 'OPTION_INVALID');
-    const zeromq = loadZeromq();
-    const router = new zeromq.Router({
-      mandatory: true,
-      handover: true,
-      // A send that would wait is refused at once: one slow peer never holds up the others.
-      sendTimeout: 0,
-      sendHighWaterMark: highWaterMark,
-      receiveHighWaterMark: 1_000,
-      maxMessageSize: messageBytesMax,
-      linger: 1_000,
-      heartbeatInterval: heartbeat,
-      // A stopped process answers no heartbeat and its memory may still be written: it is not dead. Its machine's kernel
-      // does answer keep-alives, so those tell a machine that is gone.
-      heartbeatTimeout: 0x7fff_ffff,
-      tcpKeepalive: 1,
-      tcpKeepaliveIdle: Math.max(1, Math.round(heartbeat / 1_000)),
-      tcpKeepaliveInterval: Math.max(1, Math.round(heartbeat / 1_000)),
-      tcpKeepaliveCount: 1,
-      tcpMaxRetransmitTimeout: 2 * heartbeat,
-    });
+    const router = openRouter(heartbeat);
     try {
-      const fellBack = await bind(router, endpoint, address, options.fallsBack ?? true);
+      const fellBack = await bindRouter(router, endpoint, address, options.fallsBack ?? true);
       return new CoordinatorServer(router, fellBack, options);
     } catch (error) {
       router.close();
@@ -393,22 +371,6 @@ export class CoordinatorServer {
       ['address', this.address],
       ['draining', this.isDraining],
     ]);
-  }
-}
-
-async function bind(router: Router, endpoint: Endpoint, address: string, fallsBack: boolean): Promise<boolean> {
-  try {
-    await router.bind(address);
-    return false;
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code !== 'EADDRINUSE' || endpoint.scheme !== 'tcp' || !fallsBack)
-      throw new HandoffError('OPTION_INVALID', `options.address: ${address} cannot be bound because ${code}`, {
-        cause: error,
-        details: { path: 'options.address', code },
-      });
-    await router.bind(`tcp://${endpoint.host}:0`);
-    return true;
   }
 }
 

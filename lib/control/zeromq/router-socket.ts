@@ -1,0 +1,59 @@
+/** The coordinator's ROUTER socket: its options, and how it gets an address. Sends and receives nothing. */
+import type { Router } from 'zeromq';
+import { HandoffError } from '../../errors.js';
+import type { Endpoint } from './address.js';
+import { loadZeromq } from './load-zeromq.js';
+
+/** Messages of one peer inside ZeroMQ; what comes on top waits in an outbox. */
+const highWaterMark = 256;
+const messageBytesMax = 64 * 2 ** 20;
+
+/** @throws `ZEROMQ_UNAVAILABLE` */
+export function openRouter(heartbeatMs: number): Router {
+  const { Router: RouterSocket } = loadZeromq();
+  const seconds = Math.max(1, Math.round(heartbeatMs / 1_000));
+  return new RouterSocket({
+    mandatory: true,
+    handover: true,
+    // A send that would wait is refused at once: one slow peer never holds up the others.
+    sendTimeout: 0,
+    sendHighWaterMark: highWaterMark,
+    receiveHighWaterMark: 1_000,
+    maxMessageSize: messageBytesMax,
+    linger: 1_000,
+    heartbeatInterval: heartbeatMs,
+    // A stopped process answers no heartbeat and its memory may still be written: it is not dead. Its machine's kernel
+    // does answer keep-alives, so those tell a machine that is gone.
+    heartbeatTimeout: 0x7fff_ffff,
+    tcpKeepalive: 1,
+    tcpKeepaliveIdle: seconds,
+    tcpKeepaliveInterval: seconds,
+    tcpKeepaliveCount: 1,
+    tcpMaxRetransmitTimeout: 2 * heartbeatMs,
+  });
+}
+
+/**
+ * @returns whether the wanted port was taken and another one is used
+ * @throws `OPTION_INVALID` when the address cannot be bound
+ */
+export async function bindRouter(
+  router: Router,
+  endpoint: Endpoint,
+  address: string,
+  fallsBack: boolean,
+): Promise<boolean> {
+  try {
+    await router.bind(address);
+    return false;
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'EADDRINUSE' || endpoint.scheme !== 'tcp' || !fallsBack)
+      throw new HandoffError('OPTION_INVALID', `options.address: ${address} cannot be bound because ${code}`, {
+        cause: error,
+        details: { path: 'options.address', code },
+      });
+    await router.bind(`tcp://${endpoint.host}:0`);
+    return true;
+  }
+}
