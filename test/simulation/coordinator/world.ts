@@ -161,7 +161,7 @@ export class ControlWorld {
     this.#sessions.set(client, (this.#sessions.get(client) ?? 0) + 1);
     this.#connect(
       client,
-      ({ header }) => header === 'SUBMIT_REQUEST' && false,
+      () => false,
       (message) => this.#answer(client, message as ToClient),
     );
     this.say(client, { header: 'CONNECT' });
