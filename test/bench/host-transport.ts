@@ -18,10 +18,10 @@ import type { BenchRow } from '../support/bench-row.js';
 import { eachFragment } from '../support/program-oracle.js';
 
 const packageRoot = dirname(require.resolve('state-handoff/package.json'));
-const poolBytes = 512 << 20;
+export const poolBytes = 512 << 20;
 const movedBytes = 256 << 20;
 const seed = 12_345;
-const threads = Math.min(4, availableParallelism());
+export const threads = Math.min(4, availableParallelism());
 const warmRuns = 9;
 const coldRuns = 5;
 const target = 0.9;
@@ -48,7 +48,7 @@ const layouts: readonly Layout[] = [
 ];
 
 /** The first `count` of the numbers below `below`, in an order that is random and always the same. */
-function scattered(below: number, count: number, salt: number): Int32Array {
+export function scattered(below: number, count: number, salt: number): Int32Array {
   const ids = Int32Array.from({ length: below }, (_, id) => id);
   let state = salt;
   for (let at = below - 1; at > 0; at -= 1) {
@@ -79,7 +79,8 @@ function programOf({ sourceBlock, targetBlock, fragmentBytes, loops }: Layout): 
   };
 }
 
-class Rig {
+/** Two processes with a region of 512 MiB each, and both ways to copy between them. */
+export class Rig {
   private readonly region: Region;
   private readonly transport: HostTransport;
   private readonly expected: Uint8Array;
@@ -155,13 +156,13 @@ class Rig {
   }
 }
 
-function fragmentsOf(program: CopyProgram): Float64Array {
+export function fragmentsOf(program: CopyProgram): Float64Array {
   const triples: number[] = [];
   eachFragment(program, (_sourceRegion, source, _targetRegion, at, length) => triples.push(source, at, length));
   return Float64Array.from(triples);
 }
 
-const best = (times: readonly number[]): number => Math.min(...times);
+export const best = (times: readonly number[]): number => Math.min(...times);
 
 /** One row: the transport's best time against the plain copy's best. */
 function rowOf(name: string, ours: readonly number[], plain: readonly number[], isTarget: boolean): BenchRow {
