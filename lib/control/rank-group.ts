@@ -7,10 +7,10 @@ import type { RequestId, SamplingParams } from '../engine-context.js';
 import type { HandoffError, HandoffErrorCode } from '../errors.js';
 
 /** Why an instance as a whole can fail. */
-export const failureCodes = ['DIVERGENCE', 'RANK_LOST', 'RANK_SETUP_FAILED'] as const satisfies HandoffErrorCode[];
+export const failureCodes: readonly InstanceFailureCode[] = ['DIVERGENCE', 'RANK_LOST', 'RANK_SETUP_FAILED'];
 
 /** The code of an instance's failure: ranks that diverged, a rank that was lost, a set-up that failed. */
-export type InstanceFailureCode = (typeof failureCodes)[number];
+export type InstanceFailureCode = 'DIVERGENCE' | 'RANK_LOST' | 'RANK_SETUP_FAILED';
 
 /** One entry of the ordered schedule log (law 4). */
 export type LogRecord =
