@@ -4,7 +4,7 @@
  * Never a collective on the compute path, and never a wait on the event loop.
  */
 import type { RequestId, SamplingParams } from '../engine-context.js';
-import type { HandoffError, HandoffErrorCode } from '../errors.js';
+import type { HandoffError } from '../errors.js';
 
 /** Why an instance as a whole can fail. */
 export const failureCodes: readonly InstanceFailureCode[] = ['DIVERGENCE', 'RANK_LOST', 'RANK_SETUP_FAILED'];
