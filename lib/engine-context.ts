@@ -103,6 +103,11 @@ export interface PrefillContext {
  * nothing of `StateHandoff`; `admitPrefilledDecode` and `abortRequest` may call `finishRequest` and `failRequest` only.
  */
 export interface EngineContext extends PrefillContext {
+  /**
+   * Decode, optional. False for an engine that copies imported state into memory of its own: its requests get no blocks
+   * beyond the prompt's, neither to resume nor to grow. Default true.
+   */
+  readonly growsInBlocks?: boolean;
   /** Decode. Whether the running batch has room. Asked at the scheduling point only; must not change anything. */
   canAdmitPrefilledDecode(request: PrefilledRequest): boolean;
   /** Decode. Takes ownership of blocks and slot and puts the request into the running batch. Must not throw. */

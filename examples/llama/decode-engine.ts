@@ -77,6 +77,7 @@ export class LlamaDecodeEngine implements EngineContext {
   readonly maxRequests: number;
   readonly maxSequenceLength: number;
   readonly numSpeculativeTokens = 0;
+  readonly growsInBlocks = false;
   readonly hasSsmSnapshotCache = false;
   readonly ssm = null;
   readonly slots = null;
@@ -151,12 +152,8 @@ export class LlamaDecodeEngine implements EngineContext {
     return request.samplingParams.num_tokens_to_generate === 1 ? 'length' : 'no';
   }
 
-  /** Running requests grow in llama.cpp's memory, never in blocks. */
+  /** Running requests grow in llama.cpp's memory. */
   growthReserve(): number {
-    return 0;
-  }
-
-  growthBlocks(): number {
     return 0;
   }
 

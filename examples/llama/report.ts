@@ -121,6 +121,7 @@ const columns: readonly (readonly [string, (row: Row) => string])[] = [
   ['blocks moved', ({ movedBlocks }) => String(movedBlocks)],
   ['bytes moved', ({ movedBytes }) => String(movedBytes)],
   ['transfer ms', ({ transferMs }) => figure(transferMs, 2)],
+  ['MB/s', ({ movedBytes, transferMs }) => figure(rateOf(movedBytes, transferMs), 0)],
   ['load ms', ({ loadMs }) => figure(loadMs, 2)],
   ['saved ms', ({ savedMs }) => figure(savedMs, 0)],
   ['TTFT ms', ({ timeToFirstTokenMs }) => figure(timeToFirstTokenMs, 0)],
@@ -137,6 +138,10 @@ const agreement: (typeof columns)[number] = [
   'drawn alike',
   ({ agreeing }) => (agreeing === null || agreeing.drawn === 0 ? '-' : `${agreeing.agreeing}/${agreeing.drawn}`),
 ];
+
+function rateOf(bytes: number, milliseconds: number | null): number | null {
+  return milliseconds === null || bytes === 0 ? null : bytes / 1e3 / milliseconds;
+}
 
 function figure(value: number | null, digits: number): string {
   return value === null ? '-' : value.toFixed(digits);

@@ -7,15 +7,17 @@ import { tokenLimit } from './pending-import.js';
 
 /** Blocks that a request may need beyond its prompt and resume tokens, until its last token. */
 export function growthBlocks(context: EngineContext, promptTokens: number, samplingParams: SamplingParams): number {
+  if (context.growsInBlocks === false) return 0;
   if (context.growthBlocks !== undefined) return context.growthBlocks(promptTokens, samplingParams);
   const limit = tokenLimit(promptTokens, samplingParams);
   const end = Math.min(limit === null ? Infinity : promptTokens + limit, context.maxSequenceLength);
   return Math.max(0, Math.ceil(end / context.blockSize) - heldBlocks(context, promptTokens));
 }
 
-/** Blocks of the prompt and the resume tokens. */
-export function heldBlocks({ blockSize, numSpeculativeTokens }: EngineContext, promptTokens: number): number {
-  return Math.ceil((promptTokens + 1 + numSpeculativeTokens) / blockSize);
+/** Blocks of the prompt and, where the engine continues in blocks, of the resume tokens. */
+export function heldBlocks(context: EngineContext, promptTokens: number): number {
+  const resume = context.growsInBlocks === false ? 0 : 1 + context.numSpeculativeTokens;
+  return Math.ceil((promptTokens + resume) / context.blockSize);
 }
 
 /** What ends a request before any forward pass, or null. */

@@ -12,7 +12,7 @@ import { requestFailure } from './instance-failure.js';
 import { importTransition, type ImportEffect, type ImportEvent } from './kv-import.js';
 import { LocalTransfer } from './local-transfer.js';
 import type { AddRecord, DecodeDependencies } from './decode-dependencies.js';
-import { growthBlocks, immediateEnd, immediateResult } from './admission.js';
+import { growthBlocks, heldBlocks, immediateEnd, immediateResult } from './admission.js';
 import { engineCallError } from '../engine-call-error.js';
 import { InFlight } from './in-flight.js';
 import { LandingFences } from './landing-fences.js';
@@ -86,7 +86,6 @@ export class DecodeRole {
       source = { handoff: null, resumeTokens: [], resumeLogProbs: null, parsed: null, ready: null };
     }
     const promptBlocks = Math.ceil(prompt.length / context.blockSize);
-    const resume = 1 + context.numSpeculativeTokens;
     const pending: PendingImport = {
       attemptId: record.attemptId,
       requestId: record.requestId,
@@ -95,7 +94,7 @@ export class DecodeRole {
       source,
       hashes: record.blockHashes,
       promptBlocks,
-      continuationBlocks: Math.ceil((prompt.length + resume) / context.blockSize) - promptBlocks,
+      continuationBlocks: heldBlocks(context, prompt.length) - promptBlocks,
       growthBlocks: growth,
       needsSlot: context.ssm !== null,
       addedAt: options.clock.now(),

@@ -62,6 +62,8 @@ export function checkContext(context: EngineContext, role: Role): void {
   checkSsm(context, role);
   checkBuffersApart(context);
   if (role !== 'decode') return;
+  if (typeof (context.growsInBlocks ?? true) !== 'boolean')
+    throw invalid('engine.growsInBlocks', 'true, false or nothing', context.growsInBlocks);
   for (const method of decodeMethods) {
     if (typeof context[method] !== 'function') throw invalid(`engine.${method}`, 'a method', context[method]);
   }

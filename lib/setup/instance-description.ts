@@ -117,6 +117,7 @@ function sharedOf(
     'engine.maxRequests': context.maxRequests,
     'engine.maxSequenceLength': context.maxSequenceLength,
     'engine.numSpeculativeTokens': context.numSpeculativeTokens,
+    'engine.growsInBlocks': context.growsInBlocks !== false,
     'engine.slots.size': context.slots?.size ?? 0,
     'engine.kv.layout.tpSize': context.kv.layout.tpSize,
     'engine.kv.layout.ppSize': context.kv.layout.ppSize,

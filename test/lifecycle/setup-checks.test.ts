@@ -74,6 +74,11 @@ describe('an engine whose memory contradicts its layout', () => {
       /^engine\.kv\.buffers\[1\]: expected bytes that engine\.kv\.buffers\[0\] does not have, got 0/,
     ],
     ['no model name', { model: undefined }, /^engine\.model: expected a name of 1 to 256 characters, got undefined/],
+    [
+      'a word for a choice',
+      { growsInBlocks: 'no' },
+      /^engine\.growsInBlocks: expected true, false or nothing, got "?no/,
+    ],
     ['no kv at all', { kv: undefined }, /^engine\.kv: expected an object, got undefined/],
     ['ssm forgotten', { ssm: undefined }, /^engine\.ssm: expected buffers, or null/],
   ])('%s', async (_name, changes, message) => {

@@ -357,3 +357,20 @@ describe('14.1.35 a two-sided import with one cached block', () => {
     expect(decode.seen('kvTransferReady')).toHaveLength(1);
   });
 });
+
+test('an engine that continues outside its blocks gets those of the prompt and no other', async () => {
+  const { prefill, decode, begun } = await createWorld();
+  decode.arrangeBlocks([10]);
+  const prompt = promptOf(4);
+  const waits = decode.add(1, prompt, prefill.handOver(1, prompt));
+  expect(decode.handoff.inspect().imports).toMatchObject([{ state: 'queued', blocks: [] }]);
+  expect(decode.handoff.abortKvHandoff(1)).toBe(true);
+  await settle();
+  expect(waits.settled).toBe(1);
+
+  Object.defineProperty(decode.engine, 'growsInBlocks', { value: false });
+  decode.add(2, prompt, prefill.handOver(2, prompt));
+  expect(decode.handoff.inspect().imports).toMatchObject([{ blocks: [10], continuationBlocks: [] }]);
+  expect(decode.handoff.load().blocksReserved).toBe(0);
+  expect(begun).toHaveLength(1);
+});
