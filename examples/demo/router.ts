@@ -19,7 +19,7 @@ type Stopped = Extract<Message<typeof decodeAnswers>, { kind: 'stopped' }>;
 const silenceMs = 60_000;
 
 /** How long the end of a process may be behind what others say because of it. */
-const causeMs = 1_000;
+const causeMs = 5_000;
 
 type Prefill = EngineWorld<typeof prefillCommands, typeof prefillAnswers>;
 type Decode = EngineWorld<typeof decodeCommands, typeof decodeAnswers>;

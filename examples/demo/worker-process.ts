@@ -15,6 +15,8 @@ export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
   private readonly child: ChildProcess;
   private readonly ended: Promise<void>;
   private isEnding = false;
+  /** It has said why it cannot go on, and ends. */
+  private hasFailed = false;
 
   /**
    * @param name - what the worker is called
@@ -36,6 +38,7 @@ export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
       try {
         const answer = parseMessage(answers, value, name);
         if (answer.kind !== 'failure') return receive(answer);
+        this.hasFailed = true;
         const { message, isConsequence } = answer as unknown as { message: string; isConsequence: boolean };
         fail(new Error(`the ${name} process cannot go on: ${message}`), isConsequence);
       } catch (error) {
@@ -45,7 +48,13 @@ export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
     this.child.on('error', (error) => fail(new Error(`the ${name} process: ${error.message}`)));
     this.ended = new Promise((resolve) => {
       this.child.once('exit', (code, signal) => {
-        if (!this.isEnding) fail(new Error(`the ${name} process ended uncalled with ${signal ?? code}`));
+        // What it said last may still be on its way, and says more than its end.
+        const tell = (): void => {
+          if (!this.isEnding && !this.hasFailed)
+            fail(new Error(`the ${name} process ended uncalled with ${signal ?? code}`));
+        };
+        if (this.child.connected) this.child.once('disconnect', tell);
+        else tell();
         resolve();
       });
     });

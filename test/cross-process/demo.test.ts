@@ -8,9 +8,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { encode, rankShape, smallModel } from '../../examples/engine/index.js';
 import { stateSizes } from '../../examples/demo/engine-setting.js';
-import { decodeAnswers, decodeCommands, parseMessage } from '../../examples/demo/messages.js';
+import { decodeAnswers, decodeCommands, parseMessage, prefillAnswers } from '../../examples/demo/messages.js';
 import { parseOptions } from '../../examples/demo/options.js';
 import type { ModelReport, Row, Verdict } from '../../examples/demo/report.js';
+import { WorkerProcess } from '../../examples/demo/worker-process.js';
 import { scenarioOf } from '../../examples/demo/scenario.js';
 import {
   childrenOf,
@@ -305,6 +306,19 @@ describe('messages', () => {
     const message = expect.stringMatching(new RegExp(`^${name}\\.start\\.engine\\.layers: expected `)) as unknown;
     expect(answers).toEqual([{ kind: 'failure', message, isConsequence: false }]);
   });
+});
+
+test('a worker that cannot go on is told of once, by what it said and not by its end', async () => {
+  const told: [string, boolean | undefined][] = [];
+  const fail = (error: Error, isConsequence?: boolean): void => void told.push([error.message, isConsequence]);
+  const worker = new WorkerProcess('a worker', prefillAnswers, () => undefined, fail, compiledDemo, 'prefill');
+  worker.send({ kind: 'nonsense' } as never);
+  const isThere = (): boolean => existsSync(`/proc/${worker.processId}`);
+  while (told.length === 0 || isThere()) await new Promise((resolve) => setTimeout(resolve, 20));
+  await worker.end();
+  expect(told).toEqual([
+    [expect.stringMatching(/^the a worker process cannot go on: prefill\.kind: expected /), false],
+  ]);
 });
 
 test("sizes of state follow the model's own figures", () => {
