@@ -23,6 +23,14 @@ interface CommandEntry {
 
 /** In the order of the help. */
 export const commands: Readonly<Record<string, CommandEntry>> = {
+  coordinator: {
+    summary: 'the router process of prefill and decode engines',
+    load: async () => (await import('./coordinator.js')).coordinator,
+  },
+  status: {
+    summary: 'how a running coordinator is: engines, requests, pins',
+    load: async () => (await import('./status.js')).status,
+  },
   doctor: {
     summary: 'what this machine has for handoffs, what it lacks, and what two machines can use with each other',
     load: async () => (await import('./doctor.js')).doctor,

@@ -20,6 +20,7 @@ export interface CoordinatorLimits {
   readonly lateReplyMs: number;
 }
 
+/** What a coordinator is told when it starts. */
 export interface CoordinatorOptions {
   /** Names this run of the coordinator: fences ids that another run minted. */
   readonly instance: string;

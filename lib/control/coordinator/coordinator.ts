@@ -111,6 +111,7 @@ export class Coordinator implements CoordinatorCore {
     return this.#outbox.take();
   }
 
+  /** What an operator may ask, now. */
   snapshot(nowMs: number): CoordinatorSnapshot {
     return snapshotOf({
       nowMs,

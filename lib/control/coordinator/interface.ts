@@ -10,6 +10,7 @@ import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js'
  */
 export type PeerId = string;
 
+/** How much a log line matters. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error';
 
 /** What the core wants done, in this order. The carrier does all effects of one call before the next call. */
@@ -93,5 +94,6 @@ export interface CoordinatorCore {
    * peer sends later is received; a send that is never reported here was accepted by the transport, no more.
    */
   undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[];
+  /** Everything that an operator may ask, at `nowMs`. */
   snapshot(nowMs: number): CoordinatorSnapshot;
 }

@@ -64,6 +64,7 @@ export interface PartialEntry {
   readonly body: Opaque;
 }
 
+/** A message that names a request and says no more. */
 export interface RequestRef<H extends string> {
   readonly header: H;
   readonly requestId: number;
@@ -94,6 +95,7 @@ export interface EngineExtension {
   readonly held: readonly HeldHandoff[];
 }
 
+/** An engine joins a pool (spec 1.6). */
 export interface RegisterRole {
   readonly header: 'REGISTER_ROLE';
   /** As the engine wrote it: `prefill` or `decode`, else the coordinator rejects the registration by name. */
@@ -112,6 +114,7 @@ export interface RequestError {
   readonly sourceSafe: boolean;
 }
 
+/** A cancellation can be finalised; the source may be freed when `sourceSafe` (spec 1.6). */
 export interface RequestAborted {
   readonly header: 'REQUEST_ABORTED';
   readonly requestId: number;

@@ -22,6 +22,7 @@ export type LogWriter = (
   fields: Readonly<Record<string, string | number | boolean | null>>,
 ) => void;
 
+/** How a coordinator listens. */
 export interface CoordinatorServerOptions {
   readonly core: CoordinatorCore;
   /** `tcp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. Default: a free port of the loopback address. */
@@ -63,6 +64,7 @@ interface KnownEngine {
   reportsEveryMs: number | null;
 }
 
+/** A coordinator that listens. Made by {@link CoordinatorServer.start}; ends by `drain`, `close`, or a client's SHUTDOWN. */
 export class CoordinatorServer {
   /** Where it listens, with the port that it got. */
   readonly address: string;
@@ -143,6 +145,7 @@ export class CoordinatorServer {
     };
   }
 
+  /** What the core says of itself, now. */
   snapshot(): CoordinatorSnapshot {
     return this.core.snapshot(this.clock.now());
   }

@@ -1,0 +1,151 @@
+/**
+ * `state-handoff coordinator`: the router process. Its first line on standard output is JSON and says where it listens;
+ * its log goes to standard error. SIGTERM and SIGINT drain it. Owns flags and the configuration file, nothing of routing.
+ */
+import { randomBytes } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import type * as pino from 'pino';
+import { Coordinator } from '../control/coordinator/coordinator.js';
+import type { LogLevel } from '../control/coordinator/interface.js';
+import { CoordinatorServer, type LogWriter } from '../control/zeromq/coordinator-server.js';
+import { argumentError, HandoffError, isHandoffError } from '../errors.js';
+import { isRecord } from '../json.js';
+import type { Command } from './state-handoff.js';
+
+const usage = `usage: state-handoff coordinator [flags]
+
+  --address ADDRESS     tcp://HOST:PORT, ipc://PATH (default tcp://127.0.0.1:5757; a free port when that is taken)
+  --aggregated          engines without a role: each computes and generates
+  --profile PROFILE     multi-frame (default) or single-frame: how messages are cut into frames
+  --behaviour GEN       gen-c (default) or gen-b: how engines are scored
+  --policy POLICY       load_balanced (default), longest_prefix or first_prefix_block
+  --insecure            plain TCP beyond this machine
+  --heartbeat-ms N      between heartbeats (default 2000)
+  --drain-ms N          how long SIGTERM waits for living requests (default 30000)
+  --log-level LEVEL     debug, info (default), warn, error
+  --config FILE         JSON with the same names without dashes, for example {"log-level": "warn"}; flags win`;
+
+const flags = {
+  address: { type: 'string' },
+  aggregated: { type: 'boolean' },
+  profile: { type: 'string' },
+  behaviour: { type: 'string' },
+  policy: { type: 'string' },
+  insecure: { type: 'boolean' },
+  'heartbeat-ms': { type: 'string' },
+  'drain-ms': { type: 'string' },
+  'log-level': { type: 'string' },
+  config: { type: 'string' },
+  help: { type: 'boolean' },
+} as const;
+
+type Settings = Readonly<Record<string, string | boolean | undefined>>;
+
+/** Runs until it was drained or shut down. */
+export const coordinator: Command = async (args, { write, writeError }) => {
+  let settings: Settings;
+  try {
+    settings = readSettings(args);
+    if (settings['help'] === true) {
+      write(usage);
+      return 0;
+    }
+    const drainMs = numberOf(settings, 'drain-ms', 30_000);
+    const log = logWriter(choiceOf(settings, 'log-level', ['info', 'debug', 'warn', 'error']));
+    const instance = randomBytes(16).toString('hex');
+    const core = new Coordinator({
+      instance,
+      isDisaggregated: settings['aggregated'] !== true,
+      behaviour: choiceOf(settings, 'behaviour', ['gen-c', 'gen-b']),
+      policy: choiceOf(settings, 'policy', ['load_balanced', 'longest_prefix', 'first_prefix_block']),
+      // Above every id of the run before, which engines may still hold.
+      firstRequestId: Date.now() * 1_000,
+    });
+    const server = await CoordinatorServer.start({
+      core,
+      address: textOf(settings, 'address', 'tcp://127.0.0.1:5757'),
+      profile: choiceOf(settings, 'profile', ['multi-frame', 'single-frame']),
+      insecure: settings['insecure'] === true,
+      heartbeatMs: numberOf(settings, 'heartbeat-ms', 2_000),
+      log,
+    });
+    const onSignal = (): void => void server.drain(drainMs);
+    process.once('SIGTERM', onSignal).once('SIGINT', onSignal);
+    write(JSON.stringify({ event: 'listening', address: server.address, fell_back: server.fellBack, instance }));
+    try {
+      await server.ended;
+    } finally {
+      process.off('SIGTERM', onSignal).off('SIGINT', onSignal);
+    }
+    return 0;
+  } catch (error) {
+    if (!isHandoffError(error)) throw error;
+    writeError(`state-handoff coordinator: ${error.message}`);
+    return error.code === 'ZEROMQ_UNAVAILABLE' ? 1 : 2;
+  }
+};
+
+function readSettings(args: readonly string[]): Settings {
+  let values: Settings;
+  try {
+    ({ values } = parseArgs({ args: [...args], options: flags, strict: true }));
+  } catch (cause) {
+    throw new HandoffError('OPTION_INVALID', (cause as Error).message, { cause });
+  }
+  const file = values['config'];
+  if (typeof file !== 'string') return values;
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    throw new HandoffError('OPTION_INVALID', `config: ${file} cannot be read because ${(cause as Error).message}`, {
+      cause,
+    });
+  }
+  if (!isRecord(parsed)) throw argumentError('config', 'a map', parsed, 'OPTION_INVALID');
+  const configured: Record<string, string | boolean> = {};
+  for (const [key, value] of Object.entries(parsed)) {
+    if (!Object.hasOwn(flags, key) || key === 'config' || key === 'help')
+      throw argumentError(`config.${key}`, 'no such key', value, 'OPTION_INVALID');
+    const isSwitch = flags[key as keyof typeof flags].type === 'boolean';
+    if (isSwitch ? typeof value !== 'boolean' : typeof value !== 'string' && typeof value !== 'number')
+      throw argumentError(`config.${key}`, isSwitch ? 'true or false' : 'text or a number', value, 'OPTION_INVALID');
+    configured[key] = isSwitch ? (value as boolean) : String(value);
+  }
+  return { ...configured, ...values };
+}
+
+function textOf(settings: Settings, key: string, otherwise: string): string {
+  return (settings[key] as string | undefined) ?? otherwise;
+}
+
+function choiceOf<T extends string>(settings: Settings, key: string, choices: readonly [T, ...T[]]): T {
+  const value = settings[key] ?? choices[0];
+  if (choices.includes(value as T)) return value as T;
+  throw argumentError(key, choices.join(', '), value, 'OPTION_INVALID');
+}
+
+function numberOf(settings: Settings, key: string, otherwise: number): number {
+  const value = settings[key];
+  if (value === undefined) return otherwise;
+  if (typeof value === 'string' && /^\d{1,9}$/.test(value)) return Number(value);
+  throw argumentError(key, 'an integer of at least 0', value, 'OPTION_INVALID');
+}
+
+/** JSON lines on standard error. */
+function logWriter(level: LogLevel): LogWriter {
+  let library: typeof pino;
+  try {
+    // eslint-disable-next-line @typescript-eslint/no-require-imports -- an optional package: only this command needs it
+    library = require('pino') as typeof pino;
+  } catch (cause) {
+    throw new HandoffError(
+      'ZEROMQ_UNAVAILABLE',
+      `pino does not load because ${(cause as Error).message}; install it beside state-handoff`,
+      { cause },
+    );
+  }
+  const logger = library.pino({ level, base: null }, library.destination({ dest: 2, sync: true }));
+  return (at, event, fields) => logger[at](fields, event);
+}

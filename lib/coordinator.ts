@@ -1,0 +1,52 @@
+/** `state-handoff/coordinator`: the control plane that ships with the package. Needs the package `zeromq`. */
+export { Coordinator } from './control/coordinator/coordinator.js';
+export type { CoordinatorLimits, CoordinatorOptions } from './control/coordinator/coordinator-options.js';
+export type {
+  CoordinatorCore,
+  CoordinatorSnapshot,
+  Effect,
+  EngineSnapshot,
+  LogLevel,
+  PeerId,
+  PinSnapshot,
+} from './control/coordinator/interface.js';
+export type { RoutingPolicy } from './control/routing/engine-chooser.js';
+export type { Behaviour } from './control/routing/scoring.js';
+export {
+  decodeMessage,
+  encodeMessage,
+  type Frames,
+  type PlaceMessages,
+  type WireProfile,
+} from './control/protocol/codec.js';
+export type { Place } from './control/protocol/message-fields.js';
+export type {
+  Bare,
+  ControlSignal,
+  EngineExtension,
+  EngineStatus,
+  HeldHandoff,
+  PartialEntry,
+  PlainSignal,
+  RegisterRole,
+  ReleaseKv,
+  ReplyEntry,
+  RequestAborted,
+  RequestError,
+  RequestRef,
+  SubmitRequest,
+  SubmitRequestWithKv,
+  ToClient,
+  ToCoordinator,
+  ToEngine,
+  ToRanks,
+} from './control/protocol/messages.js';
+export { decodeValue, encodeValue, mapParts, replaceParts, wireMap } from './control/protocol/wire-bytes.js';
+export { Float64, type Opaque, type Wire, type WireMap } from './control/protocol/wire-value.js';
+export {
+  CoordinatorServer,
+  type CoordinatorServerOptions,
+  type LogWriter,
+  type WireCounters,
+} from './control/zeromq/coordinator-server.js';
+export type { OutboxLimits } from './control/zeromq/outboxes.js';

@@ -1,0 +1,169 @@
+/** `state-handoff coordinator` and `status` as processes: what they print, what they refuse, how they end. */
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Dealer } from 'zeromq';
+import { decodeMessage, encodeMessage, type WireProfile } from '../../lib/control/protocol/codec.js';
+import type { ToClient, ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
+import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+
+const command = join(__dirname, '..', '..', 'dist', 'lib', 'cli', 'state-handoff.js');
+const children: ChildProcess[] = [];
+const sockets: Dealer[] = [];
+afterEach(() => {
+  for (const socket of sockets.splice(0)) socket.close();
+  for (const child of children.splice(0)) if (child.exitCode === null) child.kill('SIGKILL');
+});
+
+interface Running {
+  readonly child: ChildProcess;
+  readonly first: { readonly event: string; readonly address: string; readonly fell_back: boolean };
+  readonly ended: Promise<number | null>;
+  readonly log: () => string;
+}
+
+async function run(...args: string[]): Promise<Running> {
+  const child = spawn(process.execPath, [command, 'coordinator', ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  children.push(child);
+  let log = '';
+  child.stderr.on('data', (chunk: Buffer) => (log += chunk.toString()));
+  const ended = new Promise<number | null>((resolve) => child.on('close', resolve));
+  const line = await new Promise<string>((resolve, reject) => {
+    let text = '';
+    child.stdout.on('data', (chunk: Buffer) => {
+      text += chunk.toString();
+      if (text.includes('\n')) resolve(text.slice(0, text.indexOf('\n')));
+    });
+    void ended.then((code) => reject(new Error(`ended with ${code}: ${log}`)));
+  });
+  return { child, first: JSON.parse(line) as Running['first'], ended, log: () => log };
+}
+
+function connect(address: string, routingId?: string): Dealer {
+  const socket = new Dealer({ linger: 0, ...(routingId === undefined ? {} : { routingId }) });
+  socket.connect(address);
+  sockets.push(socket);
+  return socket;
+}
+
+const call = (...args: string[]) => spawnSync(process.execPath, [command, ...args], { encoding: 'utf8' });
+const meta = wireMap({
+  request_capacity: 4,
+  tokens_per_block: 16,
+  element_size: 4,
+  head_dim: 8,
+  num_layers_global: 2,
+  num_kv_heads_global: 2,
+});
+
+it.each<WireProfile>(['multi-frame', 'single-frame'])(
+  'takes a request from prefill to decode and shows both (%s)',
+  async (profile) => {
+    const { child, first, ended, log } = await run('--address', 'tcp://127.0.0.1:0', '--profile', profile);
+    expect(first).toMatchObject({ event: 'listening', fell_back: false });
+    const say = (socket: Dealer, message: ToCoordinator) =>
+      socket.send(encodeMessage(profile, 'coordinator', message) as Uint8Array[]);
+    const engineHears = async (socket: Dealer): Promise<ToEngine> => {
+      for (;;) {
+        const message = decodeMessage(profile, 'engine', await socket.receive());
+        // Whenever somebody disconnects, engines are probed by the release of nobody's id.
+        if (message.header !== 'RELEASE_KV' || message.requestId !== Number.MAX_SAFE_INTEGER) return message;
+      }
+    };
+    const clientHears = async (socket: Dealer): Promise<ToClient> =>
+      decodeMessage(profile, 'client', await socket.receive());
+    const engines = new Map<string, Dealer>();
+    for (const role of ['prefill', 'decode']) {
+      const engine = connect(first.address, `${role}_s0_dp0`);
+      engines.set(role, engine);
+      await say(engine, { header: 'REGISTER_ROLE', role, transport: 'nixl', instanceMeta: [meta], extension: null });
+      expect(await engineHears(engine)).toEqual({ header: 'REGISTER_ROLE_ACK' });
+    }
+    const [prefill, decode] = [engines.get('prefill')!, engines.get('decode')!];
+    const client = connect(first.address);
+    await say(client, { header: 'CONNECT' });
+    expect(await clientHears(client)).toMatchObject({ header: 'CONNECT_ACK' });
+    await say(client, {
+      header: 'SUBMIT_REQUEST',
+      requestId: 7,
+      prompt: encodeValue([1, 2, 3]),
+      sampling: wireMap({ num_tokens_to_generate: 2 }),
+      blockHashes: null,
+      mediaMeta: null,
+      media: null,
+      offloadParams: null,
+    });
+    const submitted = await engineHears(prefill);
+    if (submitted.header !== 'SUBMIT_REQUEST') throw new Error(submitted.header);
+    expect(submitted.sampling.get('do_kv_handoff')).toBe(true);
+    const { requestId } = submitted;
+    const handoff = wireMap({ request_id: requestId, block_ids: [4], kv_meta: wireMap({ resume_tokens: [9] }) });
+    const body = encodeValue(wireMap({ request_id: requestId, disaggregated_params: handoff }));
+    await say(prefill, { header: 'ENGINE_REPLY', replies: [{ requestId, needsDetokenize: false, body }] });
+    expect(await engineHears(decode)).toMatchObject({ header: 'SUBMIT_REQUEST_WITH_KV', requestId });
+    if (profile === 'multi-frame') {
+      const { status, stdout } = call('status', first.address);
+      expect(stdout).toContain('engine prefill_s0_dp0: prefill, 1 active');
+      expect(stdout).toContain('engine decode_s0_dp0: decode, 1 active');
+      expect(stdout).toContain(`pin ${requestId} on prefill_s0_dp0`);
+      expect(status).toBe(0);
+      const json = JSON.parse(call('status', first.address, '--json').stdout) as { engines: unknown[]; wire: object };
+      expect(json.engines).toHaveLength(2);
+      expect(json.wire).toMatchObject({ malformed: 0 });
+    }
+    child.kill('SIGTERM');
+    await say(decode, { header: 'KV_READ_DONE', requestId });
+    expect(await engineHears(prefill)).toMatchObject({ header: 'RELEASE_KV', requestId });
+    const reply = encodeValue(wireMap({ request_id: requestId, generated_tokens: [9, 8] }));
+    await say(decode, { header: 'ENGINE_REPLY', replies: [{ requestId, needsDetokenize: false, body: reply }] });
+    expect(await clientHears(client)).toMatchObject({ header: 'ENGINE_REPLY', requestId: 7 });
+    expect(await ended).toBe(0);
+    expect(log()).toContain('"msg":"drained"');
+  },
+);
+
+it('reads a configuration file, takes a free port for a taken one, and stays quiet when told to', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'state-handoff-coordinator-'));
+  try {
+    const one = await run('--address', 'tcp://127.0.0.1:0');
+    const file = join(folder, 'coordinator.json');
+    writeFileSync(file, JSON.stringify({ address: one.first.address, 'log-level': 'error', aggregated: true }));
+    const two = await run('--config', file);
+    expect(two.first.fell_back).toBe(true);
+    expect(two.first.address).not.toBe(one.first.address);
+    two.child.kill('SIGINT');
+    expect(await two.ended).toBe(0);
+    expect(two.log()).toBe('');
+    writeFileSync(file, JSON.stringify({ adress: 'x' }));
+    expect(call('coordinator', '--config', file)).toMatchObject({ status: 2 });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+it.each([
+  [['coordinator', '--fast'], "Unknown option '--fast'"],
+  [['coordinator', '--profile', 'double'], 'profile: expected multi-frame, single-frame, got "double"'],
+  [['coordinator', '--drain-ms', 'soon'], 'drain-ms: expected an integer of at least 0, got "soon"'],
+  [['coordinator', '--address', 'tcp://0.0.0.0:0'], 'expected a loopback address'],
+  [['coordinator', '--config', 'none.json'], 'config: none.json cannot be read'],
+  [['status'], 'usage: state-handoff status ADDRESS'],
+  [['status', 'nowhere'], 'ADDRESS: expected tcp://HOST:PORT'],
+  [['status', '--loud'], "Unknown option '--loud'"],
+])('refuses %j', (args, text) => {
+  const { status, stderr } = call(...args);
+  expect(stderr).toContain(text);
+  expect(status).toBe(2);
+});
+
+it('says how to call them, and that nobody answers', () => {
+  expect(call('coordinator', '--help')).toMatchObject({
+    status: 0,
+    stdout: expect.stringContaining('--heartbeat-ms') as string,
+  });
+  expect(call('status', '--help').status).toBe(0);
+  const { status, stderr } = call('status', 'tcp://127.0.0.1:9', '--timeout-ms', '50');
+  expect(stderr).toContain('no answer from tcp://127.0.0.1:9 within 50 ms');
+  expect(status).toBe(1);
+});
