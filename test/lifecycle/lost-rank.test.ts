@@ -36,6 +36,44 @@ describe('a rank that is lost', () => {
     expect(decode.seen('kvReadDone')).toHaveLength(1); // of the one that was refused
   });
 
+  test('a request that all ranks had reported when the rank was lost is not admitted, and its memory is free', async () => {
+    const { groups, group } = losable();
+    const { decode, prefill, network } = await twoRanks({ group });
+    const prompt = promptOf(4);
+    const before = pools(decode);
+    const outcome = decode.add(1, prompt, prefill.handOver(1, prompt));
+    decode.schedule();
+    network.advance(10);
+    decode.ranks[1]!.handoff.pollPendingKvImports(); // its report is on the way
+    groups[0]!.lose(1);
+    decode.handoff.pollPendingKvImports();
+    const thrown = scheduleAll(decode);
+    await settle();
+    for (const error of thrown) expect(error).toMatchObject({ code: 'RANK_LOST' });
+    expect(outcome).toMatchObject({ settled: 1, error: { code: 'RANK_LOST' } });
+    expect(decode.seen('requestError')).toMatchObject([{ requestId: 1, sourceSafe: true }]);
+    expect(decode.seen('kvReadDone')).toHaveLength(1);
+    expect(decode.ranks.flatMap(({ engine }) => engine.admitted)).toEqual([]);
+    expect(pools(decode)).toEqual(before);
+  });
+
+  test('a request that comes into the log behind the loss ends there, and starts nothing', async () => {
+    const { groups, group } = losable();
+    const { decode, prefill, begun } = await twoRanks({ group });
+    const before = pools(decode);
+    groups[0]!.lose(1);
+    decode.poll();
+    const prompt = promptOf(4);
+    const outcome = decode.add(1, prompt, prefill.handOver(1, prompt));
+    scheduleAll(decode);
+    await settle();
+    expect(outcome).toMatchObject({ settled: 1, error: { code: 'RANK_LOST' } });
+    expect(decode.seen('kvReadDone')).toHaveLength(1);
+    expect(begun).toEqual([]);
+    expect(pools(decode)).toEqual(before);
+    for (const { handoff } of decode.ranks) expect(handoff.inspect().imports).toEqual([]);
+  });
+
   test('a worker that has lost rank 0 admits nothing more', async () => {
     const { groups, group } = losable();
     const world = await twoRanks({ group });
@@ -48,6 +86,7 @@ describe('a rank that is lost', () => {
     groups[1]!.lose(0);
     const worker = decode.ranks[1]!;
     worker.handoff.pollPendingKvImports();
+    expect(world.failures[1]).toMatchObject([{ code: 'RANK_LOST', details: { rank: 0 } }]); // a poll tells already
     expect(() => worker.handoff.scheduleWaitingRequests(0)).toThrow(
       expect.objectContaining({ code: 'RANK_LOST', details: { rank: 0 } }),
     );

@@ -58,28 +58,31 @@ export interface WorldPlan {
   readonly maxInFlightBlocks: number | null;
 }
 
-/** Tensor by pipeline: layouts of 1 to 4 ranks; three stages need three layers. */
-const layouts = [
-  [1, 1],
-  [2, 1],
-  [1, 2],
-  [2, 2],
-  [4, 1],
-  [1, 3],
-] as const;
+/** Ranks of one instance; more only make a world slow. */
+const ranksMax = 8;
+
+/** Tensor by pipeline: every layout of a model of so many layers that an instance may have. Stages may be uneven. */
+function layoutsOf(layers: number): (readonly [tpSize: number, ppSize: number])[] {
+  const stages = Array.from({ length: layers }, (_, index) => index + 1);
+  return [1, 2, 4, 8].flatMap((tpSize) =>
+    stages.filter((ppSize) => tpSize * ppSize <= ranksMax).map((ppSize) => [tpSize, ppSize] as const),
+  );
+}
 
 export function planWorld(seed: number): WorldPlan {
   const random = new SeededRandom(seed);
   const isHybrid = random.chance(0.3);
-  const layers = random.int(2, 3);
+  const layers = random.int(1, 5);
   const shape: TestModelShape = {
     layers,
-    kvHeads: random.chance(0.15) ? 2 : 4,
+    // Fewer than tensor ranks: neighbours share a head.
+    kvHeads: random.pick([1, 2, 4, 4, 8]),
     headDim: 1,
     blockSize: random.pick([2, 4]),
     elementBytes: 4,
-    ssm: isHybrid ? { layers, dims: { nheads: 4, headdim: 1, dState: 1, ngroups: 4, dConv: 2 } } : null,
+    ssm: isHybrid ? { layers, dims: { nheads: 8, headdim: 1, dState: 1, ngroups: 8, dConv: 2 } } : null,
   };
+  const layouts = layoutsOf(layers);
   const hasFaults = random.chance(0.8);
   const isBig = random.chance(0.02);
   const noticesLateReads = random.chance(0.85);
@@ -87,7 +90,11 @@ export function planWorld(seed: number): WorldPlan {
   for (const role of ['prefill', 'decode'] as const) {
     const count = random.int(1, 3);
     for (let index = 0; index < count; index++) {
-      const [tpSize, ppSize] = random.chance(0.4) ? layouts[0] : random.pick(layouts.slice(0, layers === 3 ? 6 : 5));
+      // Small instances are more: what goes wrong in a large one mostly goes wrong in one of two ranks.
+      const isSmall = random.chance(0.8);
+      const [tpSize, ppSize] = random.chance(0.4)
+        ? [1, 1]
+        : random.pick(layouts.filter(([tp, pp]) => !isSmall || tp * pp <= 4));
       instances.push({
         name: `${role}${index}`,
         role,

@@ -7,7 +7,7 @@ import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { plantedFaults } from './planted-faults.js';
-import { planWorld } from './world-plan.js';
+import { planWorld, type InstancePlan, type WorldPlan } from './world-plan.js';
 import { simulate } from './world.js';
 
 const root = join(__dirname, '..', '..');
@@ -60,7 +60,13 @@ test('seeds bring every layout, role count and kind of trouble', () => {
   const plans = Array.from({ length: 300 }, (_, index) => planWorld(index + 1));
   const instances = plans.flatMap((plan) => plan.instances);
   const rankCounts = new Set(instances.map(({ tpSize, ppSize }) => tpSize * ppSize));
-  expect([...rankCounts].sort()).toEqual([1, 2, 3, 4]);
+  expect([...rankCounts].sort()).toEqual([1, 2, 3, 4, 5, 6, 8]);
+  expect([...new Set(instances.map(({ tpSize }) => tpSize))].sort()).toEqual([1, 2, 4, 8]);
+  expect([...new Set(instances.map(({ ppSize }) => ppSize))].sort()).toEqual([1, 2, 3, 4, 5]);
+  const isAmong = (has: (plan: WorldPlan, instance: InstancePlan) => boolean) =>
+    plans.some((plan) => plan.instances.some((instance) => has(plan, instance)));
+  expect(isAmong(({ shape }, { ppSize }) => shape.layers % ppSize !== 0)).toBe(true); // uneven stages
+  expect(isAmong(({ shape }, { tpSize }) => shape.kvHeads < tpSize)).toBe(true); // shared heads
   for (const role of ['prefill', 'decode']) {
     const counts = new Set(plans.map((plan) => plan.instances.filter((each) => each.role === role).length));
     expect([...counts].sort()).toEqual([1, 2, 3]);

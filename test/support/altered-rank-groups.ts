@@ -55,9 +55,12 @@ export class AroundRankGroup implements RankGroup {
 
 export class LostRankGroup extends AroundRankGroup {
   private lostRank = -1;
+  /** What had come before. */
+  private arrived: readonly RankReport[] = [];
 
   /** From now on nothing comes from that rank. */
   lose(rank: number): void {
+    if (this.rank === 0) this.arrived = super.drainReports();
     this.lostRank = rank;
     this.failure = new HandoffError('RANK_LOST', `rank ${rank} is lost`, {
       sourceSafe: false,
@@ -72,7 +75,10 @@ export class LostRankGroup extends AroundRankGroup {
   }
 
   override drainReports(): readonly RankReport[] {
-    return super.drainReports().filter(({ completion }) => decodeCompletionReport(completion).rank !== this.lostRank);
+    const { arrived } = this;
+    this.arrived = [];
+    const later = super.drainReports();
+    return [...arrived, ...later.filter(({ completion }) => decodeCompletionReport(completion).rank !== this.lostRank)];
   }
 
   override nextFrame(): StepFrame | null {
