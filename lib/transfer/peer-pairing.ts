@@ -196,8 +196,13 @@ function rankInWords({ kv, ssm }: OwnState): string {
   return (
     `rank ${layout.globalRank}: ${held}` +
     (bytes === '' ? '' : `, ${bytes} bytes an element, ${blockTokens(buffers)} tokens a block`) +
-    (ssm === null ? '' : `, SSM layers ${layers.from} to before ${layers.to}`)
+    (ssm === null ? '' : `, ${layersInWords(layers)}`)
   );
+}
+
+function layersInWords({ from, to }: { readonly from: number; readonly to: number }): string {
+  if (from === to) return 'no SSM layer';
+  return to - from === 1 ? `SSM layer ${from}` : `SSM layers ${from}-${to - 1}`;
 }
 
 function safeHeads(layout: KvLayout): { readonly from: number; readonly to: number } {
