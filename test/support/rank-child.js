@@ -125,7 +125,7 @@ async function open({ role, instance, place, group, deadlines }) {
     engine.running.clear();
   });
   if (group !== null) rank.group = await sdk.SocketRankGroup.create(group);
-  const transport = new Failing({ blockGenerations: engine.blocks.generations });
+  const transport = new Failing({ blockGenerations: engine.blocks.generations, handshakeMs: 60_000 });
   await handoff.setupKvTransfer(role, transport, { group: rank.group });
 }
 
