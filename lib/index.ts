@@ -67,6 +67,7 @@ export { describe as describeProgram, loopsMax, programBytes } from './transfer/
 export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
 export { lowerToDescriptors, type DescriptorList, type DescriptorOrder } from './transfer/program-descriptors.js';
 export { planInstances, type RankExchange } from './transfer/peer-instances.js';
+export type { Balance } from './transfer/peer-pairing.js';
 export type { RectangleLabel } from './transfer/program-label.js';
 export { planKv, planKvReshard, type KvEndpoint, type KvTransfer } from './transfer/plan-kv.js';
 export { planSsm, planSsmReshard, type SsmEndpoint, type SsmTransfer } from './transfer/plan-ssm.js';

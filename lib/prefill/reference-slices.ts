@@ -37,7 +37,11 @@ export function referenceSlices(
   for (let index = names.length - 1; index >= 0; index--) {
     const name = names[index]!;
     const axis = buffer.axes.find((each) => each.name === name);
-    if (axis === undefined) throw argumentError(`${path}.axes.${name}`, 'an axis of that name', undefined, code);
+    if (axis === undefined) {
+      // An axis of one index may be left out; a latent without heads has none to name.
+      if (name !== 'block' && name !== 'slot') continue;
+      throw argumentError(`${path}.axes.${name}`, 'an axis of that name', undefined, code);
+    }
     if (axis.size > 1 && axis.strideBytes !== strideBytes) {
       throw argumentError(
         `${path}.axes.${name}.strideBytes`,

@@ -100,3 +100,24 @@ test('bytes of a block are those of all ranks, whoever asks', () => {
   expect(modelBytes({ kv, ssm: null }, [empty], 0).blockBytes).toBe(0);
   expect(elementBytesOf([{ ...(described() as object), element_size: 2 }])).toBe(2);
 });
+
+test('a latent without planes and heads can be said in the reference’s words, and comes back as it was', () => {
+  const latent = makeKvLayout({ numLayersGlobal: 4, numKvHeadsGlobal: 1, headDim: 8, tpSize: 1 });
+  const buffer = rowMajorBuffer({
+    elementBytes: 2,
+    axes: [
+      ['layer', 4],
+      ['block', 5],
+      ['token', 4],
+      ['dim', 8],
+    ],
+  });
+  const { geometry, regions, ...words } = exportKvDescriptor({
+    ...{ kv: { layout: latent, buffers: [buffer], layerStarts: [0] }, blockSize: 4, poolSize: 5, transports: {} },
+    ...{ regions: [{ kind: 'host', byteLength: 4096 }], place: { baseAddress: 4096n, deviceId: 0 } },
+  });
+  expect([geometry, regions]).toEqual([expect.any(Array), expect.any(Array)]);
+  expect(words).toMatchObject({ num_outer: 4, bytes_per_slice: 64, outer_stride_bytes: 320, base_addr: 4096n });
+  const [read] = parse(words).endpoint.buffers;
+  expect(read!.axes.filter(({ size }) => size > 1)).toEqual(buffer.axes);
+});

@@ -166,7 +166,7 @@ describe('referenceSlices', () => {
   });
 
   it.each([
-    [good.filter(({ name }) => name !== 'layer'), 'kv.axes.layer: expected an axis of that name, got undefined'],
+    [good.filter(({ name }) => name !== 'block'), 'kv.axes.block: expected an axis of that name, got undefined'],
     [
       [...good, { name: 'head' as const, size: 1, strideBytes: 1 }],
       'kv.axes.head: expected axes plane, layer, block, dim only, got "head"',
