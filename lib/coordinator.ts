@@ -50,3 +50,9 @@ export {
   type WireCounters,
 } from './control/zeromq/coordinator-server.js';
 export type { OutboxLimits } from './control/zeromq/outboxes.js';
+export {
+  CoordinatorClient,
+  type CoordinatorClientOptions,
+  type ClientRequestOptions,
+} from './control/client/coordinator-client.js';
+export { ClientRequest, type ClientEvent } from './control/client/client-request.js';

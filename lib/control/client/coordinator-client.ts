@@ -1,0 +1,257 @@
+/**
+ * A client of the coordinator: submits requests and hands each one its replies. Owns the socket and the client's request
+ * numbers. When the connection is lost every open request ends with `PEER_LOST`, since replies may be lost with it; the
+ * client then connects again by itself and takes new requests. Nothing is submitted twice.
+ */
+import { randomBytes } from 'node:crypto';
+import type { Dealer } from 'zeromq';
+import { argumentError, HandoffError, isHandoffError } from '../../errors.js';
+import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
+import type { ToClient, ToCoordinator } from '../protocol/messages.js';
+import { decodeValue, encodeValue } from '../protocol/wire-bytes.js';
+import type { Opaque, WireMap } from '../protocol/wire-value.js';
+import { parseEndpoint } from '../zeromq/address.js';
+import { loadZeromq } from '../zeromq/load-zeromq.js';
+import { ClientRequest } from './client-request.js';
+
+/** How a client connects. */
+export interface CoordinatorClientOptions {
+  /** As the coordinator printed it, for example `tcp://127.0.0.1:5757`. */
+  readonly address: string;
+  /** The coordinator's. Default `multi-frame`. */
+  readonly profile?: WireProfile;
+  /** How long the first answer may take, in milliseconds. Default 5,000. */
+  readonly connectMs?: number;
+}
+
+/** One request's choices beside prompt and sampling. */
+export interface ClientRequestOptions {
+  /** Ends the request locally at once and asks the coordinator to stop it. */
+  readonly signal?: AbortSignal;
+  /** The caller's own name for the request; travels in the sampling map as `x_request_id` and comes back with it. */
+  readonly xRequestId?: string;
+  /** Hashes of the prompt's complete blocks; without them a prompt is routed by load alone. */
+  readonly blockHashes?: BigInt64Array;
+}
+
+/** Replies that wait for their readers; beyond it the client stops reading its socket until some were taken. */
+const waitingMax = 4_096;
+
+/** Made by {@link CoordinatorClient.connect}. */
+export class CoordinatorClient {
+  private readonly requests = new Map<number, ClientRequest>();
+  private nextId = 0;
+  private waiting = 0;
+  private hasRoom: (() => void) | null = null;
+  private sending: Promise<void> = Promise.resolve();
+  private connected: (() => void) | null = null;
+  private isClosed = false;
+  private instanceName: string | null = null;
+
+  /**
+   * Connects and waits until the coordinator has answered.
+   *
+   * @throws `OPTION_INVALID`; `PEER_UNREACHABLE` when nobody answers in time; `ZEROMQ_UNAVAILABLE`
+   */
+  static async connect(options: CoordinatorClientOptions): Promise<CoordinatorClient> {
+    parseEndpoint(options.address, 'options.address');
+    const connectMs = options.connectMs ?? 5_000;
+    const { Dealer: DealerSocket } = loadZeromq();
+    const routingId = `client-${randomBytes(12).toString('hex')}`;
+    const socket = new DealerSocket({ routingId, linger: 0, sendHighWaterMark: 0, receiveHighWaterMark: 1_000 });
+    const client = new CoordinatorClient(socket, options.profile ?? 'multi-frame');
+    let timer: NodeJS.Timeout | undefined;
+    const answered = await new Promise<boolean>((resolve) => {
+      timer = setTimeout(() => resolve(false), connectMs);
+      client.connected = () => resolve(true);
+      socket.connect(options.address);
+      client.say({ header: 'CONNECT' });
+    });
+    clearTimeout(timer);
+    if (answered) return client;
+    client.close();
+    throw new HandoffError('PEER_UNREACHABLE', `no coordinator answered at ${options.address} within ${connectMs} ms`, {
+      details: { address: options.address },
+    });
+  }
+
+  private constructor(
+    private readonly socket: Dealer,
+    private readonly profile: WireProfile,
+  ) {
+    socket.events.on('disconnect', () => this.lose());
+    void this.serve();
+  }
+
+  /** The coordinator's instance; null in the single-frame profile. */
+  get instance(): string | null {
+    return this.instanceName;
+  }
+
+  /** Requests whose local end has not come or whose source is not known to be safe. */
+  get openRequests(): number {
+    return this.requests.size;
+  }
+
+  /**
+   * Submits a request.
+   *
+   * @param prompt - text, or token ids
+   * @param sampling - spec 1.5.5; a `Float64` for every float
+   * @throws `CLOSED`; `ARGUMENT_INVALID` for what cannot be said
+   */
+  addRequest(
+    prompt: string | readonly number[],
+    sampling: WireMap,
+    { signal, xRequestId, blockHashes }: ClientRequestOptions = {},
+  ): ClientRequest {
+    if (this.isClosed) throw new HandoffError('CLOSED', 'the client was closed');
+    if (xRequestId !== undefined && (typeof xRequestId !== 'string' || xRequestId.length > 256))
+      throw argumentError('options.xRequestId', 'text of at most 256 characters', xRequestId);
+    const requestId = this.nextId++;
+    const message: ToCoordinator = {
+      header: 'SUBMIT_REQUEST',
+      requestId,
+      prompt: encodeValue(prompt, 'prompt'),
+      sampling: xRequestId === undefined ? sampling : new Map([...sampling, ['x_request_id', xRequestId]]),
+      blockHashes: blockHashes ?? null,
+      mediaMeta: null,
+      media: null,
+      offloadParams: null,
+    };
+    const request = new ClientRequest(requestId, (count) => this.took(count));
+    if (signal?.aborted === true) {
+      request.fail(aborted());
+      request.safe();
+      return request;
+    }
+    this.requests.set(requestId, request);
+    try {
+      this.say(message);
+    } catch (error) {
+      this.requests.delete(requestId);
+      throw error;
+    }
+    signal?.addEventListener('abort', () => this.abort(request), { once: true });
+    return request;
+  }
+
+  /** Ends every open request with `CLOSED` and closes the socket. */
+  close(): void {
+    if (this.isClosed) return;
+    this.isClosed = true;
+    this.endAll(() => new HandoffError('CLOSED', 'the client was closed', { sourceSafe: false }));
+    this.hasRoom?.();
+    this.socket.close();
+  }
+
+  private abort(request: ClientRequest): void {
+    if (request.hasEnded || this.isClosed) return;
+    request.fail(aborted());
+    this.say({ header: 'ABORT_REQUEST', requestId: request.requestId });
+  }
+
+  /** Messages go out one after another; one that cannot be encoded throws here. */
+  private say(message: ToCoordinator): void {
+    const frames = encodeMessage(this.profile, 'coordinator', message) as Uint8Array[];
+    this.sending = this.sending
+      .then(() => (this.isClosed ? undefined : this.socket.send(frames)))
+      .catch((error: unknown) => {
+        if (!this.isClosed) this.endAll(() => lost(error));
+      });
+  }
+
+  private async serve(): Promise<void> {
+    while (!this.isClosed) {
+      try {
+        if (this.waiting >= waitingMax) {
+          await new Promise<void>((resolve) => {
+            this.hasRoom = resolve;
+          });
+          continue;
+        }
+        this.take(decodeMessage(this.profile, 'client', await this.socket.receive()));
+      } catch (error) {
+        if (this.isClosed) return;
+        // One message that is none; those after it may be.
+        if (!isHandoffError(error)) return this.endAll(() => lost(error));
+      }
+    }
+  }
+
+  private take(message: ToClient): void {
+    if (message.header === 'CONNECT_ACK') {
+      this.instanceName = message.instance;
+      this.connected?.();
+      return;
+    }
+    if (!('requestId' in message)) return;
+    const request = this.requests.get(message.requestId);
+    if (request === undefined) return;
+    switch (message.header) {
+      case 'ENGINE_REPLY_PARTIAL':
+        this.deliver(request, 'partial', message.body);
+        break;
+      case 'ENGINE_REPLY':
+        this.deliver(request, 'final', message.body);
+        this.isSafe(request);
+        break;
+      case 'REQUEST_ERROR':
+        request.fail(
+          new HandoffError('ENGINE_FAILED', `the request failed because ${message.reason}`, {
+            sourceSafe: message.sourceSafe,
+            details: { reason: message.reason },
+          }),
+        );
+        if (message.sourceSafe) this.isSafe(request);
+        break;
+      case 'REQUEST_ABORTED':
+        request.fail(aborted());
+        if (message.sourceSafe) this.isSafe(request);
+        break;
+      default:
+    }
+  }
+
+  private deliver(request: ClientRequest, kind: 'partial' | 'final', bytes: Opaque): void {
+    const body = decodeValue(bytes, 'body') as WireMap;
+    // The coordinator's own number inside is nobody's business here.
+    if (request.push({ kind, body: new Map([...body, ['request_id', request.requestId]]) })) this.waiting++;
+  }
+
+  private isSafe(request: ClientRequest): void {
+    this.requests.delete(request.requestId);
+    request.safe();
+  }
+
+  private took(count: number): void {
+    this.waiting -= count;
+    if (this.waiting < waitingMax) this.hasRoom?.();
+  }
+
+  private lose(): void {
+    if (this.isClosed) return;
+    this.endAll(() => lost());
+    // Goes out as soon as there is a connection again.
+    this.say({ header: 'CONNECT' });
+  }
+
+  private endAll(error: () => HandoffError): void {
+    for (const request of this.requests.values()) {
+      request.fail(error());
+      request.unknownSafety(error());
+    }
+    this.requests.clear();
+  }
+}
+
+function aborted(): HandoffError {
+  return new HandoffError('ABORTED', 'the request was aborted', { sourceSafe: false });
+}
+
+function lost(cause?: unknown): HandoffError {
+  return new HandoffError('PEER_LOST', 'the connection to the coordinator was lost; the request may still run', {
+    sourceSafe: false,
+    cause,
+  });
+}

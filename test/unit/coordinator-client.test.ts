@@ -1,0 +1,170 @@
+/** The coordinator's client, against a coordinator over real sockets whose core only relays and an engine of this file. */
+import { Dealer } from 'zeromq';
+import { CoordinatorClient } from '../../lib/control/client/coordinator-client.js';
+import type { ClientEvent, ClientRequest } from '../../lib/control/client/client-request.js';
+import { CoordinatorServer } from '../../lib/control/zeromq/coordinator-server.js';
+import { decodeMessage, encodeMessage } from '../../lib/control/protocol/codec.js';
+import type { SubmitRequest, ToClient, ToCoordinator } from '../../lib/control/protocol/messages.js';
+import { decodeValue, encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+import { RelayCore } from '../support/relay-core.js';
+import { until } from '../support/waiting.js';
+
+let core: RelayCore;
+let server: CoordinatorServer;
+let engine: Dealer;
+let client: CoordinatorClient;
+
+const say = (message: ToCoordinator) =>
+  engine.send(encodeMessage('multi-frame', 'coordinator', message) as Uint8Array[]);
+const body = (requestId: number, text: string) => encodeValue(wireMap({ request_id: requestId, text }));
+const hear = async (): Promise<SubmitRequest> => {
+  const message = decodeMessage('multi-frame', 'engine', await engine.receive());
+  return message.header === 'SUBMIT_REQUEST' ? message : hear();
+};
+const partial = (requestId: number, text: string) =>
+  say({ header: 'ENGINE_REPLY_PARTIAL', partials: [{ requestId, body: body(requestId, text) }] });
+const reply = (requestId: number, text: string) =>
+  say({ header: 'ENGINE_REPLY', replies: [{ requestId, needsDetokenize: false, body: body(requestId, text) }] });
+const all = async (request: ClientRequest): Promise<ClientEvent[]> => {
+  const events: ClientEvent[] = [];
+  for await (const event of request) events.push(event);
+  return events;
+};
+/** The coordinator tells the client something that the relay never would. */
+const tell = (message: ToClient) => {
+  const { peer } = core.heard.find((each) => each.message.header === 'CONNECT')!;
+  core.tick = () => {
+    core.tick = () => [];
+    return [{ kind: 'send', peer, message }];
+  };
+};
+
+beforeEach(async () => {
+  core = new RelayCore();
+  server = await CoordinatorServer.start({ core });
+  engine = new Dealer({ routingId: 'engine', linger: 0 });
+  engine.connect(server.address);
+  await say({ header: 'REGISTER_ROLE', role: 'decode', transport: 'host', instanceMeta: [], extension: null });
+  await engine.receive();
+  client = await CoordinatorClient.connect({ address: server.address });
+});
+afterEach(async () => {
+  client.close();
+  engine.close();
+  await server.close();
+});
+
+it('streams partials and one final reply under its own ids', async () => {
+  expect(client.instance).toBe('relay');
+  const other = client.addRequest('first', wireMap({}));
+  const request = client.addRequest([1, 2], wireMap({ top_k: 1 }), { xRequestId: 'mine' });
+  expect((await hear()).requestId).toBe(0);
+  const { requestId, prompt, sampling } = await hear();
+  expect(decodeValue(prompt)).toEqual([1, 2]);
+  expect(sampling).toEqual(wireMap({ top_k: 1, x_request_id: 'mine' }));
+  await partial(requestId, 'a');
+  await reply(0, 'other');
+  await partial(requestId, 'b');
+  await reply(requestId, 'ab');
+  const event = (kind: string, text: string) => ({ kind, body: wireMap({ request_id: request.requestId, text }) });
+  expect(await all(request)).toEqual([event('partial', 'a'), event('partial', 'b'), event('final', 'ab')]);
+  await request.sourceSafe;
+  expect(await all(other)).toEqual([{ kind: 'final', body: wireMap({ request_id: 0, text: 'other' }) }]);
+  expect(client.openRequests).toBe(0);
+});
+
+it('shows no number of the coordinator in a body', async () => {
+  await reply(99, 'for nobody');
+  client.addRequest('p', wireMap({}));
+  await hear();
+  const request = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  await say({ header: 'ENGINE_REPLY', replies: [{ requestId, needsDetokenize: false, body: body(4711, 'x') }] });
+  expect((await all(request))[0]!.body.get('request_id')).toBe(request.requestId);
+});
+
+it('aborts at once, and says later when the source is safe', async () => {
+  const controller = new AbortController();
+  const request = client.addRequest('p', wireMap({}), { signal: controller.signal });
+  await hear();
+  controller.abort();
+  await expect(all(request)).rejects.toMatchObject({ code: 'ABORTED' });
+  await until('the coordinator is asked to stop it', () => core.heard.at(-1)!.message.header === 'ABORT_REQUEST');
+  expect(client.openRequests).toBe(1);
+  tell({ header: 'REQUEST_ABORTED', requestId: request.requestId, sourceSafe: true });
+  await request.sourceSafe;
+  expect(client.openRequests).toBe(0);
+  const late = client.addRequest('p', wireMap({}), { signal: controller.signal });
+  await expect(all(late)).rejects.toMatchObject({ code: 'ABORTED' });
+  await late.sourceSafe;
+});
+
+it('fails with the reason; an unsafe source stays open until it is safe', async () => {
+  const request = client.addRequest('p', wireMap({}));
+  await hear();
+  tell({ header: 'REQUEST_ERROR', requestId: request.requestId, reason: 'boom', sourceSafe: false });
+  await expect(all(request)).rejects.toMatchObject({
+    code: 'ENGINE_FAILED',
+    sourceSafe: false,
+    details: { reason: 'boom' },
+  });
+  expect(client.openRequests).toBe(1);
+  tell({ header: 'REQUEST_ABORTED', requestId: request.requestId, sourceSafe: true });
+  await request.sourceSafe;
+  const safe = client.addRequest('p', wireMap({}));
+  await hear();
+  tell({ header: 'REQUEST_ERROR', requestId: safe.requestId, reason: 'full', sourceSafe: true });
+  await expect(all(safe)).rejects.toMatchObject({ code: 'ENGINE_FAILED', sourceSafe: true });
+  await safe.sourceSafe;
+  expect(client.openRequests).toBe(0);
+});
+
+it('ends open requests when the coordinator is gone, and serves new ones when it is back', async () => {
+  const { address } = server;
+  const request = client.addRequest('p', wireMap({}));
+  await hear();
+  await server.close();
+  await expect(all(request)).rejects.toMatchObject({ code: 'PEER_LOST', sourceSafe: false });
+  await expect(request.sourceSafe).rejects.toMatchObject({ code: 'PEER_LOST' });
+  core = new RelayCore();
+  // The socket that was closed may hold the port a moment longer.
+  let restarted: CoordinatorServer | null = null;
+  await until('the port is free', () => {
+    void CoordinatorServer.start({ core, address, fallsBack: false }).then(
+      (started) => (restarted ??= started),
+      () => undefined,
+    );
+    return restarted !== null;
+  });
+  server = restarted!;
+  await until('it has connected again', () => core.heard.some(({ message }) => message.header === 'CONNECT'));
+  await say({ header: 'REGISTER_ROLE', role: 'decode', transport: 'host', instanceMeta: [], extension: null });
+  await until('the engine too', () => core.engine !== null);
+  const again = client.addRequest('p', wireMap({}));
+  await reply((await hear()).requestId, 'x');
+  expect(await all(again)).toHaveLength(1);
+});
+
+it('stops reading while nobody takes what came, and loses nothing', async () => {
+  const request = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  const count = 6_000;
+  for (let index = 0; index < count; index++) await partial(requestId, String(index));
+  await reply(requestId, 'end');
+  const texts = (await all(request)).map((event) => event.body.get('text'));
+  expect(texts).toEqual([...Array.from({ length: count }, (_, index) => String(index)), 'end']);
+});
+
+it('refuses what it cannot say, and everything once it is closed', async () => {
+  expect(() => client.addRequest([2 ** 60], wireMap({}))).toThrow('prompt: expected a bigint');
+  expect(() => client.addRequest('p', wireMap({}), { xRequestId: 'x'.repeat(257) })).toThrow('options.xRequestId');
+  expect(client.openRequests).toBe(0);
+  const request = client.addRequest('p', wireMap({}));
+  client.close();
+  await expect(all(request)).rejects.toMatchObject({ code: 'CLOSED' });
+  expect(() => client.addRequest('p', wireMap({}))).toThrow('the client was closed');
+  await expect(CoordinatorClient.connect({ address: 'tcp://127.0.0.1:9', connectMs: 50 })).rejects.toMatchObject({
+    code: 'PEER_UNREACHABLE',
+  });
+  await expect(CoordinatorClient.connect({ address: 'nowhere' })).rejects.toThrow('options.address: expected tcp://');
+});
