@@ -18,7 +18,7 @@ const exitGraceMs = 20_000;
 
 // Tests that wait for other processes run one file at a time, so that neither they nor what they start are starved;
 // everything else shares the processors.
-const processFolders = ['cross-process', 'lifecycle', 'gpu', 'examples'];
+const processFolders = ['cross-process', 'interop', 'lifecycle', 'gpu', 'examples'];
 const packageFolders = ['package'];
 /** They download; nothing else here does. */
 const llamaFolders = ['llama'];
