@@ -1,12 +1,12 @@
 /** Whole processes that die: the other one goes on, gets its memory back, and works with the successor. */
 import {
-  allBack,
   differencesOf,
   loadedModel,
   openPair,
   openReference,
   promptOf,
   request,
+  missingAfter,
 } from '../support/llama-pair.js';
 
 test('a killed decode process: its pins come back on the attestation, and its successor answers', async () => {
@@ -21,7 +21,7 @@ test('a killed decode process: its pins come back on the attestation, and its su
   const next = router.submit(request('next', promptOf(llama, 40, 'A ')));
   await router.settled([next]);
   expect(await differencesOf(await openReference(), [next])).toEqual({});
-  expect(await router.stop()).toEqual({ prefill: allBack, decode: allBack });
+  expect(missingAfter(await router.stop())).toEqual([]);
 });
 
 test('a killed prefill process: what decode has goes on to its end, what it has not ends with an error', async () => {
@@ -43,5 +43,5 @@ test('a killed prefill process: what decode has goes on to its end, what it has 
   const next = router.submit(request('next', promptOf(llama, 40, 'B ')));
   await router.settled([next]);
   expect(await differencesOf(await openReference(), [running, next])).toEqual({});
-  expect(await router.stop()).toEqual({ prefill: allBack, decode: allBack });
+  expect(missingAfter(await router.stop())).toEqual([]);
 });

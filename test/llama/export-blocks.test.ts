@@ -48,6 +48,17 @@ test('a block with a name stays until its room is needed, the oldest first and o
   expect(blocks.lookup(13n)).toBe(-1);
 });
 
+test("a cached block that is retained again is nobody else's", () => {
+  const blocks = new ExportBlocks(3);
+  const taken = blocks.allocate(2)!;
+  blocks.register(taken, hashes(11n, 12n));
+  blocks.release(taken);
+  blocks.retain(taken);
+  expect(blocks.evictableCount).toBe(0);
+  expect(blocks.allocate(1)).toBeNull();
+  expect(blocks.unreferencedCount(taken)).toBe(0);
+});
+
 test('a name that one block holds stays with it', () => {
   const blocks = new ExportBlocks(4);
   const [a, b] = blocks.allocate(2)!;

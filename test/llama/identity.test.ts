@@ -5,7 +5,6 @@
 import type { Observation } from '../../examples/llama/observation.js';
 import type { LlamaRouter } from '../../examples/llama/router.js';
 import {
-  allBack,
   blockTokens,
   differencesOf,
   loadedModel,
@@ -13,6 +12,7 @@ import {
   openReference,
   promptOf,
   request,
+  missingAfter,
 } from '../support/llama-pair.js';
 
 // One token, one block more or less, one chunk more or less, several chunks; the last one is loaded in two pieces.
@@ -46,7 +46,7 @@ test('ten prompts of ten lengths give the tokens and the logits of one engine, a
     expect(landed!.bytes).toBe(movedBlocks * blockTokens * 23_040);
   }
   expect(seen.at(-1)!.finished!.loads).toBe(2);
-  expect(await router.stop()).toEqual({ prefill: allBack, decode: allBack });
+  expect(missingAfter(await router.stop())).toEqual([]);
 });
 
 test('a shared prefix is computed once, moves once, and changes no bit', async () => {
@@ -73,7 +73,7 @@ test('a shared prefix is computed once, moves once, and changes no bit', async (
   expect(again!.movedBlocks).toBe(1);
   expect(again!.finished!.keptTokens).toBe(0);
   expect(await differencesOf(await openReference(), [first!, second!, third!, again!])).toEqual({});
-  expect(await router.stop()).toEqual({ prefill: allBack, decode: allBack });
+  expect(missingAfter(await router.stop())).toEqual([]);
 });
 
 test('a flipped bit of state that has landed is found out', async () => {

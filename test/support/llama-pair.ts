@@ -7,7 +7,7 @@ import { provideAssets, type Assets } from '../../examples/llama/assets.js';
 import { loadModel, type LlamaModel } from '../../examples/llama/llama.js';
 import type { EngineSetting } from '../../examples/llama/messages.js';
 import type { LlamaRequest, Observation } from '../../examples/llama/observation.js';
-import { LlamaRouter, ReferenceProcess, type RouterOptions } from '../../examples/llama/router.js';
+import { LlamaRouter, ReferenceProcess, type RouterOptions, type Stopped } from '../../examples/llama/router.js';
 
 /** Where the compiled workers lie. */
 const folder = join(__dirname, '..', '..', 'dist', 'examples', 'llama');
@@ -108,5 +108,10 @@ export async function differencesOf(
   return differences;
 }
 
-/** What a worker gave back at its end: nothing left over, every block free or cached. */
-export const allBack = expect.objectContaining({ leftovers: [] });
+/** What two workers did not give back by their end; nothing, when all is well. */
+export function missingAfter(ends: Record<'prefill' | 'decode', Stopped>): string[] {
+  return Object.entries(ends).flatMap(([role, { leftovers, blocksFree, blocksUsable }]) => [
+    ...leftovers.map((each) => `${role}: ${each}`),
+    ...(blocksFree === blocksUsable ? [] : [`${role}: ${blocksFree} of ${blocksUsable} blocks`]),
+  ]);
+}
