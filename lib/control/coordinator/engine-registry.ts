@@ -49,7 +49,7 @@ export class EngineRegistry {
     if (before !== undefined) this.remove(before, 'it registered again');
     try {
       if (options.isDisaggregated) throw refusal('this coordinator takes engines with a role only');
-      this.#join(peer, null, options.engineRequestsMax);
+      this.#rebindOwnership(this.#join(peer, null, options.engineRequestsMax));
     } catch (error) {
       this.#reject(peer, error);
     }
@@ -150,21 +150,26 @@ export class EngineRegistry {
 
   /** What an engine's return says about the requests that its loss left in doubt. */
   #reconcile(engine: EngineRecord): void {
-    const { flow, ledger } = this.parts;
+    const { flow } = this.parts;
     for (const request of [...flow.requests.values()]) {
       const { prefill, decode } = request;
       if (prefill !== null && prefill !== engine && prefill.peer === engine.peer)
         this.#reconcileSource(request, engine);
       if (decode !== null && decode !== engine && decode.isSameProcess(engine)) this.#reconcileReader(request, engine);
     }
+    this.#rebindOwnership(engine);
+    for (const held of [...engine.held.values()]) this.#reconcileHeld(engine, held);
+    this.#settlePins();
+  }
+
+  #rebindOwnership(engine: EngineRecord): void {
+    const { ledger } = this.parts;
     for (const { engine: source } of [...ledger.records.values()]) {
       if (source === engine || source.peer !== engine.peer) continue;
       // One that does not say which process it is gets the benefit of the doubt: a release it does not know is nothing.
       if (engine.extension === null || source.isSameProcess(engine)) ledger.rebind(source, engine);
       else ledger.drop(source);
     }
-    for (const held of [...engine.held.values()]) this.#reconcileHeld(engine, held);
-    this.#settlePins();
   }
 
   #reconcileSource(request: RequestRecord, engine: EngineRecord): void {
