@@ -1,5 +1,5 @@
 /** The coordinator's promises one by one: spec 14.7, ownership, signals, and what restarts prove. */
-import { Coordinator } from '../../lib/control/coordinator/coordinator.js';
+import type { Coordinator } from '../../lib/control/coordinator/coordinator.js';
 import { waits } from '../../lib/control/coordinator/request-table.js';
 import { decodeValue } from '../../lib/control/protocol/wire-bytes.js';
 import type { HeldHandoff } from '../../lib/control/protocol/messages.js';
