@@ -22,6 +22,7 @@ export const longFiles: Readonly<Record<string, string>> = {
     'the public class: every method with its side, its errors and its ownership; the work is elsewhere',
   'lib/decode/decode-role.ts': 'one machine: every effect of the import table, in one switch',
   'lib/testing/model-block-pool.ts': 'the whole allocator in plain words, to be read beside the native one',
+  'test/unit/coordinator.test.ts': 'one object, one promise a test',
   'test/unit/testing-ledger.test.ts': 'one object, one promise a test',
   'test/unit/engine-loop.test.ts': 'one object, one promise a test',
   'test/unit/testing-engine.test.ts': 'one object, one promise a test',
