@@ -10,6 +10,8 @@ import { wireDepthMax } from './wire-reader.js';
 const utf8 = new TextEncoder();
 const uint64End = 1n << 64n;
 const int64Start = -(1n << 63n);
+/** The longest form without content: its first byte and eight more. */
+const formBytesMax = 9;
 
 export class WireWriter {
   private bytes = new Uint8Array(256);
@@ -83,6 +85,7 @@ export class WireWriter {
   }
 
   integer(value: number): void {
+    this.room(formBytesMax);
     if (value >= 0) {
       if (value <= 0x7f) this.byte(value);
       else if (value <= 0xff) this.view.setUint8(this.form(0xcc, 1), value);
@@ -97,6 +100,7 @@ export class WireWriter {
   }
 
   private bigInteger(value: bigint, path: string): void {
+    this.room(formBytesMax);
     const number = Number(value);
     if (Number.isSafeInteger(number)) return this.integer(number);
     if (value >= 0n && value < uint64End) this.view.setBigUint64(this.form(0xcf, 8), value);
@@ -105,6 +109,7 @@ export class WireWriter {
   }
 
   private float(value: number): void {
+    this.room(formBytesMax);
     this.view.setFloat64(this.form(0xcb, 8), value);
   }
 
@@ -125,6 +130,7 @@ export class WireWriter {
   }
 
   private binary(value: Uint8Array): void {
+    this.room(formBytesMax);
     if (value.length <= 0xff) this.view.setUint8(this.form(0xc4, 1), value.length);
     else if (value.length <= 0xffff) this.view.setUint16(this.form(0xc5, 2), value.length);
     else this.view.setUint32(this.form(0xc6, 4), value.length);
@@ -133,6 +139,7 @@ export class WireWriter {
 
   /** The head of a list or map: in the byte itself, or with 16 or 32 bits after `long + 1` or `long + 2`. */
   private head(length: number, short: number, shortMax: number, long: number): void {
+    this.room(formBytesMax);
     if (length <= shortMax) this.byte(short | length);
     else if (length <= 0xffff) this.view.setUint16(this.form(long + 1, 2), length);
     else this.view.setUint32(this.form(long + 2, 4), length);
@@ -149,9 +156,11 @@ export class WireWriter {
     this.bytes[this.at++] = value;
   }
 
-  /** Writes `first`, leaves `count` bytes after it, and says where they begin. */
+  /**
+   * Writes `first`, leaves `count` bytes after it, and says where they begin. The caller has made room: `this.view` is read
+   * before its arguments are, and growing would replace it.
+   */
   private form(first: number, count: number): number {
-    this.room(1 + count);
     this.bytes[this.at] = first;
     const from = this.at + 1;
     this.at = from + count;
