@@ -113,6 +113,7 @@ export type {
 } from './transfer/transport.js';
 export type { Backend } from './setup/build-transports.js';
 export type { Role } from './setup/check-context.js';
+export { NcclTransport, type NcclTransportOptions } from './transfer/transports/nccl.js';
 export { NixlTransport, type NixlTransportOptions } from './transfer/transports/nixl.js';
 export { HostTransport, type HostGenerations, type HostTransportOptions } from './transfer/transports/host.js';
 

@@ -43,19 +43,6 @@ Napi::BigUint64Array Numbers(Napi::Env env, const std::vector<uint64_t>& values)
   return array;
 }
 
-// Paths, one a line.
-std::vector<std::string> LinesArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
-  const std::string text = TextArgument(info, index, name, 1 << 16);
-  std::vector<std::string> lines;
-  size_t from = 0;
-  while (from < text.size()) {
-    const size_t to = std::min(text.find('\n', from), text.size());
-    if (to > from) lines.push_back(text.substr(from, to - from));
-    from = to + 1;
-  }
-  return lines;
-}
-
 NixlTuning TuningArgument(const Napi::CallbackInfo& info, size_t index) {
   const Elements<double> values = DoublesArgument(info, index, "tuning");
   if (values.count != kTuningValues) ThrowArgument("tuning", std::to_string(kTuningValues) + " values");

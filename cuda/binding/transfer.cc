@@ -1,4 +1,5 @@
 // Regions and the copy program's check, as JavaScript sees them. Names and order as in lib/native/transfer-types.ts.
+#include <algorithm>
 #include <cmath>
 
 #include "../core/copy_program_check.h"
@@ -28,6 +29,18 @@ std::string TextArgument(const Napi::CallbackInfo& info, size_t index, const cha
     if (text.size() <= bytes_max && text.find('\0') == std::string::npos) return text;
   }
   ThrowArgument(name, "text of at most " + std::to_string(bytes_max) + " bytes without NUL");
+}
+
+std::vector<std::string> LinesArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
+  const std::string text = TextArgument(info, index, name, 1 << 16);
+  std::vector<std::string> lines;
+  size_t from = 0;
+  while (from < text.size()) {
+    const size_t to = std::min(text.find('\n', from), text.size());
+    if (to > from) lines.push_back(text.substr(from, to - from));
+    from = to + 1;
+  }
+  return lines;
 }
 
 CopyProgram ProgramArgument(const Napi::CallbackInfo& info, size_t index) {
@@ -144,6 +157,7 @@ void InitTransfer(Napi::Env env, Napi::Object exports) {
   Export<WakeListen>(env, exports, "wakeListen", environment);
   InitHost(env, exports, environment);
   InitNixl(env, exports, environment);
+  InitNccl(env, exports, environment);
   InitCuda(env, exports);
   InitCudaDebug(env, exports);
   InitCudaIpc(env, exports, environment);

@@ -55,6 +55,9 @@ bool FlagArgument(const Napi::CallbackInfo& info, size_t index, const char* name
 // Text of at most `bytes_max` bytes without a NUL.
 std::string TextArgument(const Napi::CallbackInfo& info, size_t index, const char* name, size_t bytes_max);
 
+// Paths or names, one a line.
+std::vector<std::string> LinesArgument(const Napi::CallbackInfo& info, size_t index, const char* name);
+
 // Borrowed elements of a typed array of exactly this type; valid until the call returns.
 template <typename Element>
 struct Elements {
@@ -105,6 +108,7 @@ class TransportEnvironment;
 
 void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);     // host_binding.cc
 void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);     // nixl_binding.cc
+void InitNccl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);     // nccl_binding.cc
 void InitCuda(Napi::Env env, Napi::Object exports);                                        // cuda_binding.cc
 void InitCudaDebug(Napi::Env env, Napi::Object exports);                                   // cuda_debug_binding.cc
 void InitCudaIpc(Napi::Env env, Napi::Object exports, TransportEnvironment* environment);  // cuda_ipc_binding.cc

@@ -6,7 +6,9 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, isAbsolute, join } from 'node:path';
 import { isHandoffError } from '../errors.js';
 import type { JsonObject } from '../json.js';
+import { allocateCudaRegion } from '../memory/cuda-region.js';
 import { allocateHostRegion } from '../memory/host-region.js';
+import type { Region } from '../memory/region.js';
 import type { Transport } from '../transfer/transport.js';
 import type { TransportEntry } from '../transfer/transport-registry.js';
 import { nixlCandidates, nixlWheel } from '../transfer/transports/nixl-library.js';
@@ -69,17 +71,15 @@ async function attempt(
   look: (transport: Transport) => void = () => undefined,
 ): Promise<{ readonly lacks: string | null; readonly code: string | null; readonly grant: JsonObject | null }> {
   let transport: Transport | null = null;
-  let region: ReturnType<typeof allocateHostRegion> | null = null;
+  let region: Region | null = null;
   try {
     transport = create();
-    if (transport.capabilities.memoryKinds.includes('host')) {
-      region = allocateHostRegion({ bytes: 4096 });
-      transport.register(region);
-      await transport.open?.();
-      look(transport);
-      return { lacks: null, code: null, grant: transport.grant() as JsonObject };
-    }
-    return { lacks: null, code: null, grant: null };
+    const isHost = transport.capabilities.memoryKinds.includes('host');
+    region = isHost ? allocateHostRegion({ bytes: 4096 }) : allocateCudaRegion({ bytes: 4096 });
+    transport.register(region);
+    await transport.open?.();
+    look(transport);
+    return { lacks: null, code: null, grant: transport.grant() as JsonObject };
   } catch (error) {
     if (!isHandoffError(error)) throw error;
     return { lacks: error.message, code: error.code, grant: null };

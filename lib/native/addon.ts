@@ -4,11 +4,12 @@ import { dirname, join } from 'node:path';
 import { HandoffError } from '../errors.js';
 import type { CudaAddon } from './cuda-types.js';
 import type { MemoryAddon } from './memory-types.js';
+import type { NcclAddon } from './nccl-types.js';
 import type { NixlAddon } from './nixl-types.js';
 import type { TransferAddon } from './transfer-types.js';
 
 /** Everything the addon exports. */
-export interface Addon extends MemoryAddon, TransferAddon, NixlAddon, CudaAddon {}
+export interface Addon extends MemoryAddon, TransferAddon, NcclAddon, NixlAddon, CudaAddon {}
 
 let loaded: Addon | undefined;
 

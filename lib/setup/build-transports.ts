@@ -3,7 +3,12 @@ import type { EngineContext } from '../engine-context.js';
 import { argumentError, HandoffError, isHandoffError, type HandoffErrorCode } from '../errors.js';
 import type { Generations } from '../memory/generations.js';
 import { shippedTransports } from '../transfer/transports/shipped.js';
-import { orderTransports, type OpenTransport, type TransportSetting } from '../transfer/transport-registry.js';
+import {
+  orderTransports,
+  type OpenTransport,
+  type TransportEntry,
+  type TransportSetting,
+} from '../transfer/transport-registry.js';
 import type { Transport } from '../transfer/transport.js';
 import type { Role } from './check-context.js';
 
@@ -16,6 +21,10 @@ export interface BuiltTransports {
   /** By name, why a wanted transport cannot be used on this machine. */
   readonly missing: Readonly<Record<string, string>>;
 }
+
+const automatic = (shippedTransports as readonly TransportEntry[])
+  .filter(({ onlyByName }) => onlyByName !== true)
+  .map(({ name }) => name);
 
 /** What a machine may lack; with another choice left, such a transport is left out. Anything else is a mistake. */
 const lacking: ReadonlySet<HandoffErrorCode> = new Set([
@@ -31,7 +40,7 @@ const lacking: ReadonlySet<HandoffErrorCode> = new Set([
  *   what a transport throws when it is built, refuses a region or cannot be opened, for one that was asked for by itself
  */
 export async function buildTransports(backend: Backend, context: EngineContext, role: Role): Promise<BuiltTransports> {
-  const wanted = backend === 'auto' ? shippedTransports.map(({ name }) => name) : isList(backend) ? backend : [backend];
+  const wanted = backend === 'auto' ? automatic : isList(backend) ? backend : [backend];
   if (wanted.length === 0) throw argumentError('backend', 'at least one transport', wanted);
   const setting = settingOf(context, role);
   const entries = wanted.map((each, index) => entryOf(each, index, setting));

@@ -27,6 +27,8 @@ export interface NativeCounted {
 export interface TransportEntry {
   /** Unique in a table; the key of its grants. */
   readonly name: string;
+  /** Never taken by `auto`: it has to be asked for. */
+  readonly onlyByName?: boolean;
   /** Builds a transport. @throws what the transport's constructor throws */
   create(setting: TransportSetting): Transport;
   /**

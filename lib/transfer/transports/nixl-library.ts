@@ -52,7 +52,8 @@ function cacheFolders(environment: Environment): string[] {
   return [join(cacheFolder(environment), `${nixlWheel.name}-${nixlWheel.version}`)];
 }
 
-function sitePackages(environment: Environment): string[] {
+/** Folders in which Python packages may lie, whether they exist or not. */
+export function sitePackages(environment: Environment): string[] {
   const prefixes = [environment['VIRTUAL_ENV'], environment['CONDA_PREFIX'], join(homeOf(environment), '.local')];
   const given = (environment['PYTHONPATH'] ?? '').split(delimiter).filter((folder) => folder !== '');
   return [

@@ -5,6 +5,8 @@ import type { TransportEntry, TransportSetting } from '../transport-registry.js'
 import { CudaIpcTransport } from './cuda-ipc.js';
 import { HostTransport, requireThisMachine } from './host.js';
 import { decodeHostGrant } from './host-grant.js';
+import { NcclTransport } from './nccl.js';
+import { decodeNcclGrant } from './nccl-grant.js';
 import { NixlTransport } from './nixl.js';
 import { decodeNixlGrant } from './nixl-grant.js';
 
@@ -38,8 +40,20 @@ const nixlTransportEntry: TransportEntry = {
   },
 };
 
+const ncclTransportEntry: TransportEntry = {
+  name: 'nccl',
+  onlyByName: true,
+  create: ({ exports }: TransportSetting) => new NcclTransport({ pushes: exports }),
+  whyNot: (_local: TransportGrant, peer: TransportGrant) => refusalOf(() => decodeNcclGrant(peer)),
+};
+
 /** The table that `setupKvTransfer` orders by name. */
-export const shippedTransports = [cudaIpcTransportEntry, hostTransportEntry, nixlTransportEntry] as const;
+export const shippedTransports = [
+  cudaIpcTransportEntry,
+  hostTransportEntry,
+  nixlTransportEntry,
+  ncclTransportEntry,
+] as const;
 
 /** Why a peer's grant is refused; null when it is not. */
 function refusalOf(look: () => void): string | null {

@@ -1,0 +1,392 @@
+/**
+ * The NCCL transport: pushes between GPU memories over a communicator of two, one for each pair of ranks. Two-sided: the
+ * target gets ready (`begin`), the source sends (`beginPush`), both match by tag.
+ *
+ * The source reaches the target over TCP (address and token travel in the target's grant) to get the pair's unique id and
+ * to agree on the order; bytes go over NCCL only. Anything that fails or is cancelled while bytes move costs the pair's
+ * communicator, which proves quiet, and nothing else; the next push makes a new one.
+ */
+import { randomBytes, timingSafeEqual } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { argumentError, HandoffError } from '../../errors.js';
+import type { JsonObject, JsonValue } from '../../json.js';
+import type { Region } from '../../memory/region.js';
+import { addon } from '../../native/addon.js';
+import { fromNative, native } from '../../native/addon-errors.js';
+import { encodePrograms } from '../../native/encoded-program.js';
+import type { NativeNccl } from '../../native/nccl-types.js';
+import { onNativeWake } from '../../native/wake.js';
+import { programBytes } from '../copy-program.js';
+import type {
+  Peer,
+  PeerStatus,
+  Transport,
+  TransportCapabilities,
+  TransferHandle,
+  TransferRequest,
+} from '../transport.js';
+import { decodeNcclGrant, type NcclGrant } from './nccl-grant.js';
+import { ncclCandidates } from './nccl-library.js';
+import { NcclSourcePair, NcclTargetPair } from './nccl-pair.js';
+import { NcclTransfer } from './nccl-transfer.js';
+import { NcclLine } from './nccl-wire.js';
+
+/** How an `NcclTransport` is made. */
+export interface NcclTransportOptions {
+  /** Whether this side pushes (prefill) or is pushed to (decode). */
+  readonly pushes: boolean;
+  /** Under which name or address peers reach this process. Default 127.0.0.1: peers of this machine only. */
+  readonly host?: string;
+  /** Bytes of one message; two are under way at a time. The same on both sides. Default 8 MiB. */
+  readonly chunkBytes?: number;
+  /** Paths or names of `libnccl.so.2`, best first. Default: see `STATE_HANDOFF_NCCL` and the documentation. */
+  readonly libraries?: readonly string[];
+  /** Transfers begun and not yet taken by `takeChanged`. Default 65,536. */
+  readonly transfersMax?: number;
+}
+
+const handshakeMs = 10_000;
+const connectionsMax = 1024;
+
+/** Pushes from GPU memory to the GPU memory of a peer, wherever NCCL reaches it. */
+export class NcclTransport implements Transport {
+  readonly name = 'nccl';
+  readonly capabilities: TransportCapabilities = {
+    direction: 'push',
+    memoryKinds: ['cuda'],
+    provesQuietOnCancel: true,
+    detectsLateReads: false,
+  };
+  private readonly nccl: NativeNccl;
+  private readonly chunkBytes: number;
+  private readonly host: string;
+  private readonly regions: Region[] = [];
+  private readonly token = randomBytes(16).toString('hex');
+  private readonly targetPairs = new Set<NcclTargetPair>();
+  private readonly sourcePairs = new Set<NcclSourcePair>();
+  /** Target: by tag, what is expected and was not posted. */
+  private readonly expected = new Map<string, NcclTransfer>();
+  private readonly transfers = new Set<NcclTransfer>();
+  private readonly stopListening: () => void;
+  private server: Server | null = null;
+  private wakeListener: (() => void) | null = null;
+  private wakePending = false;
+  private opened: Promise<void> | null = null;
+  private isOpen = false;
+  private closing: Promise<void> | null = null;
+
+  /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
+  constructor(private readonly options: NcclTransportOptions) {
+    if (typeof options.pushes !== 'boolean') throw argumentError('options.pushes', 'a boolean', options.pushes);
+    this.chunkBytes = bounded('chunkBytes', options.chunkBytes, 8 << 20, 4096, 2 ** 30);
+    const transfersMax = bounded('transfersMax', options.transfersMax, 65_536, 1, 1_048_576);
+    this.host = options.host ?? '127.0.0.1';
+    const libraries = options.libraries ?? ncclCandidates();
+    const kernels = process.env['STATE_HANDOFF_CUDA_KERNELS'];
+    const image = kernels === undefined || kernels === '' ? null : Uint8Array.from(readFileSync(kernels));
+    this.nccl = native(() => addon().ncclOpen(libraries.join('\n'), this.chunkBytes, transfersMax, image));
+    this.stopListening = onNativeWake(() => this.wake());
+  }
+
+  get onWake(): (() => void) | null {
+    return this.wakeListener;
+  }
+
+  set onWake(listener: (() => void) | null) {
+    this.wakeListener = listener;
+    if (listener !== null) this.wakeSoon();
+  }
+
+  register(region: Region): number {
+    this.requireNotClosed();
+    if (region.kind !== 'cuda' || region.native === null) {
+      throw argumentError('region', 'a region of GPU memory', region.kind);
+    }
+    const index = native(() => addon().ncclRegister(this.nccl, region.native as object));
+    this.regions[index] = region;
+    return index;
+  }
+
+  /** @throws (rejects) `TRANSPORT_UNAVAILABLE` without a usable NCCL, `NATIVE_SYSTEM`, `NOT_SET_UP` without a region */
+  open(): Promise<void> {
+    this.requireNotClosed();
+    if (this.regions.length === 0) {
+      return Promise.reject(
+        new HandoffError('NOT_SET_UP', 'the nccl transport does not open before a region is registered'),
+      );
+    }
+    this.opened ??= this.start();
+    return this.opened;
+  }
+
+  grant(): JsonObject {
+    this.requireOpen();
+    return {
+      version: 1,
+      chunk_bytes: this.chunkBytes,
+      regions: this.regionSizes(),
+      listener:
+        this.server === null
+          ? null
+          : { host: this.host, port: (this.server.address() as AddressInfo).port, token: this.token },
+    };
+  }
+
+  connect(grant: JsonValue): Peer {
+    this.requireOpen();
+    try {
+      const decoded = decodeNcclGrant(grant);
+      if (decoded.chunkBytes !== this.chunkBytes) {
+        const why = `chunks of ${this.chunkBytes} bytes here and ${decoded.chunkBytes} there`;
+        throw new HandoffError('PEER_REFUSED', `both ends must cut alike: ${why}`);
+      }
+      return this.options.pushes ? this.connectTo(decoded) : new NcclPeer(this, null, null);
+    } catch (error) {
+      return new NcclPeer(this, null, fromNative(error));
+    }
+  }
+
+  /** Target: gets ready for the push of this tag, whoever it comes from among the peers that know the token. */
+  begin(request: TransferRequest, peer: Peer): TransferHandle {
+    const transfer = this.transferOf(request, peer, false);
+    if (this.expected.has(request.tag)) transfer.refuse('INVARIANT', 'a push of this tag is expected already');
+    else if (!transfer.isOver) this.expected.set(request.tag, transfer);
+    this.turn();
+    return transfer;
+  }
+
+  /** Source: sends, after those before it to the same peer. */
+  beginPush(request: TransferRequest, peer: Peer): TransferHandle {
+    const transfer = this.transferOf(request, peer, true);
+    const { pair } = peer as NcclPeer;
+    if (!transfer.isOver && pair !== null) pair.push(transfer);
+    return transfer;
+  }
+
+  /** Whether this end was posted, so that bytes may be moving. For tests and `inspect`. */
+  isPosted(handle: TransferHandle): boolean {
+    return handle instanceof NcclTransfer && handle.nativeId !== 0;
+  }
+
+  takeChanged(): readonly TransferHandle[] {
+    if (this.closing === null) native(() => addon().ncclTake(this.nccl));
+    this.turn();
+    const changed: NcclTransfer[] = [];
+    for (const transfer of this.transfers) {
+      if (transfer.poll() === 'active') continue;
+      changed.push(transfer);
+      if (!transfer.isOver) continue;
+      this.transfers.delete(transfer);
+      if (transfer.nativeId !== 0) native(() => addon().ncclForget(this.nccl, transfer.nativeId));
+    }
+    return changed;
+  }
+
+  close(): Promise<void> {
+    if (this.closing !== null) return this.closing;
+    for (const transfer of this.transfers) {
+      if (transfer.poll() === 'active' && !transfer.cancelling) {
+        return Promise.reject(
+          new HandoffError(
+            'MEMORY_IN_DOUBT',
+            'the nccl transport does not close because transfers are under way; cancel them first',
+            { targetSafe: false, sourceSafe: false },
+          ),
+        );
+      }
+    }
+    this.closing = this.stop();
+    return this.closing;
+  }
+
+  private async start(): Promise<void> {
+    native(() => addon().ncclStart(this.nccl));
+    let readiness = native(() => addon().ncclReadiness(this.nccl));
+    while (readiness === 0 && this.closing === null) {
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      readiness = native(() => addon().ncclReadiness(this.nccl));
+    }
+    this.requireNotClosed();
+    if (readiness === 2) throw fromNative(native(() => addon().ncclStartError(this.nccl)));
+    if (!this.options.pushes) this.server = await this.listen();
+    this.isOpen = true;
+  }
+
+  private async stop(): Promise<void> {
+    this.server?.close();
+    for (const pair of [...this.sourcePairs, ...this.targetPairs]) {
+      pair.fail('CLOSED', 'the nccl transport was closed on this side');
+    }
+    for (const transfer of this.expected.values()) transfer.refuse('CLOSED', 'the nccl transport was closed');
+    this.expected.clear();
+    addon().ncclClose(this.nccl);
+    while (!addon().ncclQuiet(this.nccl)) await new Promise((resolve) => setTimeout(resolve, 1));
+    for (const transfer of this.transfers) transfer.poll();
+    this.stopListening();
+  }
+
+  private listen(): Promise<Server> {
+    const server = createServer((socket) => this.accept(socket));
+    server.maxConnections = connectionsMax;
+    return new Promise((resolve, reject) => {
+      server.once('error', (cause) =>
+        reject(
+          new HandoffError('NATIVE_SYSTEM', `nothing listens on ${this.host} because ${cause.message}`, { cause }),
+        ),
+      );
+      server.listen(0, this.host, () => {
+        server.unref();
+        resolve(server);
+      });
+    });
+  }
+
+  private accept(socket: Socket): void {
+    const pair = new NcclTargetPair(
+      this.nccl,
+      (token) => sameText(token, this.token),
+      (tag) => {
+        const transfer = this.expected.get(tag);
+        this.expected.delete(tag);
+        return transfer;
+      },
+      () => this.wakeSoon(),
+    );
+    this.targetPairs.add(pair);
+    this.attach(socket, pair, () => this.targetPairs.delete(pair));
+    // One that says nothing holds a place and no more; it loses that too.
+    setTimeout(() => {
+      if (!pair.isKnown) pair.fail('PEER_REFUSED', `the source did not say who it is within ${handshakeMs} ms`);
+    }, handshakeMs).unref();
+  }
+
+  private connectTo({ listener, regionBytes }: NcclGrant): NcclPeer {
+    if (listener === null) {
+      throw new HandoffError('PEER_REFUSED', 'the peer grants nothing over NCCL; it only pushes');
+    }
+    const pair = new NcclSourcePair(this.nccl, regionBytes, () => this.wakeSoon());
+    const socket = connect({ host: listener.host, port: listener.port });
+    this.sourcePairs.add(pair);
+    const line = this.attach(socket, pair, () => this.sourcePairs.delete(pair));
+    line.send({ kind: 'hello', token: listener.token, regions: this.regionSizes() });
+    return new NcclPeer(this, pair, null);
+  }
+
+  private attach(socket: Socket, pair: NcclSourcePair | NcclTargetPair, onEnd: () => void): NcclLine {
+    const line = new NcclLine(
+      socket,
+      (message) => pair.receive(message),
+      (why) => {
+        pair.fail('PEER_LOST', `the peer is lost: ${why}`);
+        onEnd();
+      },
+    );
+    line.unref();
+    pair.attach(line);
+    return line;
+  }
+
+  private transferOf(request: TransferRequest, peer: Peer, sends: boolean): NcclTransfer {
+    this.requireOpen();
+    if (!(peer instanceof NcclPeer) || peer.transport !== this) {
+      throw argumentError('peer', 'a peer that this transport connected', peer);
+    }
+    if (sends !== this.options.pushes) {
+      throw argumentError('peer', sends ? 'a transport that pushes' : 'a transport that is pushed to', this.name);
+    }
+    const bytes = request.programs.reduce((sum, program) => sum + programBytes(program), 0);
+    const transfer = new NcclTransfer(this.nccl, request.tag, encodePrograms(request.programs), bytes, (cancelled) =>
+      this.cancel(cancelled),
+    );
+    this.transfers.add(transfer);
+    const { error } = peer;
+    if (error !== null) {
+      transfer.refuse(error.code, error.message);
+      this.wakeSoon();
+    }
+    return transfer;
+  }
+
+  /** What was not posted is quiet at once; what was costs its communicator. */
+  private cancel(transfer: NcclTransfer): void {
+    const why = 'the transfer was cancelled';
+    this.expected.delete(transfer.tag);
+    for (const pair of this.sourcePairs) pair.drop(transfer);
+    for (const pair of [...this.sourcePairs, ...this.targetPairs]) {
+      if (pair.holds(transfer)) pair.fail('TRANSFER_CANCELLED', `${why}, and its communicator ended with it`);
+    }
+    transfer.refuse('TRANSFER_CANCELLED', why);
+    this.wakeSoon();
+  }
+
+  private turn(): void {
+    if (this.closing !== null) return;
+    for (const pair of [...this.sourcePairs, ...this.targetPairs]) pair.turn();
+  }
+
+  private wake(): void {
+    this.turn();
+    this.wakeListener?.();
+  }
+
+  private wakeSoon(): void {
+    if (this.wakePending) return;
+    this.wakePending = true;
+    queueMicrotask(() => {
+      this.wakePending = false;
+      this.wake();
+    });
+  }
+
+  private regionSizes(): string[] {
+    return this.regions.map(({ byteLength }) => String(byteLength));
+  }
+
+  private requireOpen(): void {
+    this.requireNotClosed();
+    if (!this.isOpen)
+      throw new HandoffError('NOT_SET_UP', 'the nccl transport is not open; call open() and wait for it');
+  }
+
+  private requireNotClosed(): void {
+    if (this.closing !== null) throw new HandoffError('CLOSED', 'the nccl transport is closed');
+  }
+}
+
+class NcclPeer implements Peer {
+  private closed = false;
+
+  constructor(
+    readonly transport: object,
+    /** Null on the target's side, which waits for sources to come. */
+    readonly pair: NcclSourcePair | null,
+    private readonly failure: HandoffError | null,
+  ) {}
+
+  status(): PeerStatus {
+    if (this.error !== null) return 'failed';
+    return this.pair === null || this.pair.isReady ? 'ready' : 'connecting';
+  }
+
+  get error(): HandoffError | null {
+    if (this.closed) return new HandoffError('CLOSED', 'the peer is closed');
+    return this.failure ?? this.pair?.error ?? null;
+  }
+
+  close(): void {
+    this.closed = true;
+    this.pair?.fail('CLOSED', 'the connection to the peer was closed on this side');
+  }
+}
+
+function sameText(given: string, token: string): boolean {
+  const [a, b] = [Buffer.from(given), Buffer.from(token)];
+  return a.length === b.length && timingSafeEqual(a, b);
+}
+
+function bounded(name: string, value: number | undefined, fallback: number, min: number, max: number): number {
+  if (value === undefined) return fallback;
+  if (Number.isInteger(value) && value >= min && value <= max) return value;
+  throw argumentError(`options.${name}`, `an integer from ${min} to ${max}`, value);
+}
