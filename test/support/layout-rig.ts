@@ -128,7 +128,13 @@ export class LayoutRig {
     let open = changed;
     for (let round = 0; open.length > 0; round++) {
       if (round === 4) {
-        throw new Error(`layout pair ${open[0]!.pair.seed}: a changed plan is not noticed: ${open[0]!.what}`);
+        // Four fillings came out right: such a change reads the same value from another rank that holds it, or is missed.
+        const missed = open.find(({ pair }) => !hasReplicas(pair));
+        if (missed !== undefined) {
+          throw new Error(`layout pair ${missed.pair.seed}: a changed plan is not noticed: ${missed.what}`);
+        }
+        this.tally.neutral += open.length;
+        return;
       }
       for (const { pair, source, slot, before } of open) {
         fill(pair, source, slot.source, pair.seed + round * 7919);
@@ -172,6 +178,10 @@ export class LayoutRig {
     }
     this.importer.takeChanged();
   }
+}
+
+function hasReplicas({ model, source }: LayoutPair): boolean {
+  return source.copies > 1 || source.tp > model.heads;
 }
 
 function named<T>(seed: number, work: () => T): T {
