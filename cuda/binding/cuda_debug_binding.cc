@@ -155,7 +155,7 @@ Napi::Value DebugCudaTimeCopies(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), time);
 }
 
-// The kernel alone: launches of one program between a source and a target region of this process.
+// The kernel alone: one launch of one program between a source and a target region of this process.
 Napi::Value DebugCudaTimeKernel(const Napi::CallbackInfo& info) {
   const CudaRegion& source = *HandleArgument<CudaRegionHandle>(info, 0, "source").region;
   const CudaRegion& target = *HandleArgument<CudaRegionHandle>(info, 1, "target").region;
@@ -168,7 +168,7 @@ Napi::Value DebugCudaTimeKernel(const Napi::CallbackInfo& info) {
   device.LoadKernels("");
   device.AllowReading(*source.device());
   const CopyPlan plan(program, {PlanRegion{source.address(), source_bytes}},
-                      {PlanRegion{target.address(), target_bytes}});
+                      {PlanRegion{target.address(), target_bytes}}, PlanLimits{.chunk_bytes = kRegionBytesMax});
   std::vector<uint8_t> image(plan.image_bytes());
   plan.WriteImage(image.data());
   const std::shared_ptr<CudaRegion> memory = CudaRegion::Allocate(target.device(), image.size(), false);

@@ -14,6 +14,9 @@ namespace state_handoff {
 
 namespace {
 
+// Places that the rows of a table span, for each of them, up to which a bit a place is kept.
+constexpr int64_t kDenseRows = 64;
+
 using Wide = __int128;  // sums of products of two numbers below 2^53
 
 std::string Name(size_t rectangle) { return "rectangles[" + std::to_string(rectangle) + "]"; }
@@ -186,18 +189,32 @@ class Checker {
 
   void CheckDistinct(size_t index, const RowRange& range) const {
     const int64_t subs = range.sub_max - range.sub_min + 1;
+    const int64_t span = (range.block_max - range.block_min + 1) * subs;
+    const auto key_of = [&](int64_t row) {
+      return range.Digit(Column::kBlock, row) * subs + range.Digit(Column::kSub, row);
+    };
+    if (span <= range.count * kDenseRows) {  // a bit for each place is cheaper than sorting
+      std::vector<bool> seen(static_cast<size_t>(span));
+      for (int64_t row = 0; row < range.count; ++row) {
+        const int64_t key = key_of(row);
+        if (seen[static_cast<size_t>(key)]) RefuseTwice(index, range, key / subs);
+        seen[static_cast<size_t>(key)] = true;
+      }
+      return;
+    }
     std::vector<int64_t> keys;
     keys.reserve(static_cast<size_t>(range.count));
-    for (int64_t row = 0; row < range.count; ++row) {
-      keys.push_back(range.Digit(Column::kBlock, row) * subs + range.Digit(Column::kSub, row));
-    }
+    for (int64_t row = 0; row < range.count; ++row) keys.push_back(key_of(row));
     std::sort(keys.begin(), keys.end());
     const auto twice = std::adjacent_find(keys.begin(), keys.end());
-    if (twice == keys.end()) return;
+    if (twice != keys.end()) RefuseTwice(index, range, *twice / subs);
+  }
+
+  [[noreturn]] void RefuseTwice(size_t index, const RowRange& range, int64_t digit) const {
     throw NativeError(ErrorCode::kPROGRAM_OVERLAP, "tables[" + std::to_string(program_.rectangles[index].table) +
                                                        "]: expected each target once in " + "the rows of " +
                                                        Name(index) + ", got block " +
-                                                       std::to_string(*twice / subs + range.block_min) + " twice");
+                                                       std::to_string(digit + range.block_min) + " twice");
   }
 
   void CheckPairs() {

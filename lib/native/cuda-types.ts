@@ -118,7 +118,7 @@ export interface CudaAddon {
     batch: boolean,
     rounds: number,
   ): number;
-  /** For benchmarks: the launches of one program alone; the median in microseconds, by events. */
+  /** For benchmarks: one launch of one program alone; the median in microseconds, by events. */
   debugCudaTimeKernel(
     source: NativeCudaRegion,
     target: NativeCudaRegion,
