@@ -11,6 +11,7 @@ import type { ToClient, ToCoordinator } from '../protocol/messages.js';
 import { decodeValue, encodeValue } from '../protocol/wire-bytes.js';
 import type { Opaque, WireMap } from '../protocol/wire-value.js';
 import { parseEndpoint } from '../zeromq/address.js';
+import { watchDisconnects } from '../zeromq/disconnects.js';
 import { loadZeromq } from '../zeromq/load-zeromq.js';
 import { ClientRequest } from './client-request.js';
 
@@ -79,7 +80,7 @@ export class CoordinatorClient {
     private readonly socket: Dealer,
     private readonly profile: WireProfile,
   ) {
-    socket.events.on('disconnect', () => this.lose());
+    void watchDisconnects(socket.events, () => this.lose());
     void this.serve();
   }
 

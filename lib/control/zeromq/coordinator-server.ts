@@ -13,6 +13,7 @@ import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js'
 import type { Wire, WireMap } from '../protocol/wire-value.js';
 import { checkReach, parseEndpoint } from './address.js';
 import { bindRouter, openRouter } from './router-socket.js';
+import { watchDisconnects } from './disconnects.js';
 import { defaultOutboxLimits, Outboxes, type OutboxLimits } from './outboxes.js';
 
 /** Where the process's log lines go. */
@@ -127,7 +128,7 @@ export class CoordinatorServer {
     this.outboxes = new Outboxes(options.outboxLimits ?? defaultOutboxLimits);
     this.address = router.lastEndpoint ?? '';
     this.fellBack = fellBack;
-    router.events.on('disconnect', () => this.probeSoon());
+    void watchDisconnects(router.events, () => this.probeSoon());
     this.timers.push(setInterval(() => this.perform(this.core.tick(this.clock.now())), tickMs));
     this.ended = this.serve();
     // Who awaits it sees a failure; who does not is told by the log.
