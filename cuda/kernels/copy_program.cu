@@ -1,4 +1,5 @@
-// Copies one chunk of a checked program: each block of threads takes one tile of one walk. Source and target are any memory this device can address: its own, a peer's, another process's.
+// Copies one chunk of a checked program: each block of threads takes one tile of one walk. Source and target are any
+// memory this device can address: its own, a peer's, another process's.
 //
 // Nothing is checked here: addresses, bounds and overlaps were, before the plan was made (cuda/core/copy_plan.h).
 #include "../core/device_walk.h"
@@ -19,8 +20,8 @@ __device__ __forceinline__ void Write(uint64_t address, Vector value) {
 
 constexpr uint32_t kWarp = 32;
 
-// Fragments that are whole runs of 32 vectors: each warp copies neighbouring runs. A lane finds the place of one of them
-// for all, and every thread has 16 reads under way before its first write.
+// Fragments that are whole runs of 32 vectors: each warp copies neighbouring runs. A lane finds the place of one of
+// them for all, and every thread has 16 reads under way before its first write.
 __device__ __forceinline__ void CopyRuns(const DeviceWalk& walk, const DeviceRow* rows, uint32_t tile_first) {
   const uint32_t lane = threadIdx.x % kWarp;
   const uint32_t first = tile_first + threadIdx.x / kWarp * kTileRounds * kWarp;
