@@ -138,6 +138,7 @@ Napi::Value DebugCudaTimeCopies(const Napi::CallbackInfo& info) {
   if (batch && driver.CopyBatchAsync == nullptr) {
     throw NativeError(ErrorCode::kTRANSPORT_UNAVAILABLE, "this CUDA driver has no cuMemcpyBatchAsync");
   }
+  target.device()->AllowReading(*source.device());
   const double time = Time(*target.device(), rounds, [&](CudaStream stream) {
     if (batch) {
       CudaCopyAttributes attributes{};

@@ -74,11 +74,12 @@ export {
 
 // Types of the package that the test kit's own signatures speak of.
 export type { Clock } from '../clock.js';
-export type { LogRecord, RankGroup, StepFrame } from '../control/rank-group.js';
+export type { InstanceFailureCode, LogRecord, RankGroup, RankReport, StepFrame } from '../control/rank-group.js';
 export type {
   EngineContext,
   Fence,
   KvBuffers,
+  PrefillContext,
   PrefilledRequest,
   RequestId,
   SamplingParams,
@@ -98,6 +99,8 @@ export type { Region } from '../memory/region.js';
 export type { KvLayout } from '../memory/kv-layout.js';
 export type { SsmDims, SsmLayout } from '../memory/ssm-layout.js';
 export type { CopyProgram, Loop, Rectangle, Table } from '../transfer/copy-program.js';
+export type { RectangleLabel } from '../transfer/program-label.js';
+export type { IndexRange } from '../memory/index-range.js';
 export type {
   MemoryKind,
   Peer,

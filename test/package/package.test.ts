@@ -25,7 +25,7 @@ const typescript = join(projectRoot, 'node_modules', 'typescript', 'bin', 'tsc')
 
 test('the tarball holds the library, what builds the addon, and nothing else', () => {
   const expected =
-    /^(?:dist\/lib\/.+\.(?:js|js\.map|d\.ts)|cuda\/.+\.(?:h|cc|cu|cuh)|binding\.gyp|scripts\/(?:install|node-headers)\.js|package\.json|README\.md|LICENSE|CHANGELOG\.md)$/;
+    /^(?:dist\/lib\/.+\.(?:js|js\.map|d\.ts)|cuda\/.+\.(?:h|cc|cu|cuh)|binding\.gyp|scripts\/(?:install|node-headers|build-kernels)\.js|package\.json|README\.md|LICENSE|CHANGELOG\.md)$/;
   expect(packed.files.filter((path) => !expected.test(path))).toEqual([]);
   for (const file of [
     'LICENSE',

@@ -11,8 +11,8 @@ const pushes = new Map();
 const word = (seed, i) => Math.imul(i + seed, 2654435761) >>> 0;
 const turn = () => new Promise((resolve) => setTimeout(resolve, 1));
 
-async function open({ bytes, seed, options = {} }) {
-  const region = allocateCudaRegion({ bytes });
+async function open({ bytes, seed, device = 0, options = {} }) {
+  const region = allocateCudaRegion({ bytes, device });
   const words = Uint32Array.from({ length: bytes / 4 }, (_, i) => word(seed, i));
   region.write(0, new Uint8Array(words.buffer));
   const transport = new NcclTransport({ pushes: true, ...options });

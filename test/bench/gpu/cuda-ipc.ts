@@ -1,6 +1,7 @@
 /**
- * Pulls over cuda-ipc from another process against one contiguous copy on the same GPU, in one run: slices as engines have
- * them, head slices, many layers, and a small handoff; beside them the driver's own batch copy and the kernels alone.
+ * Pulls over cuda-ipc from another process against one contiguous copy on the same GPU, or between the two GPUs, in one
+ * run: slices as engines have them, head slices, many layers, and a small handoff; beside them the driver's own batch copy
+ * and the kernels alone.
  */
 import { fork } from 'node:child_process';
 import { join } from 'node:path';
@@ -79,7 +80,7 @@ export async function run(): Promise<BenchRow[]> {
   });
   child.send({ id: 1, command: 'open', bytes: 2 * GiB, seed: null, device: gpus.source });
   const target = allocateCudaRegion({ bytes: GiB, device: gpus.target });
-  const own = allocateCudaRegion({ bytes: 2 * GiB, device: gpus.target });
+  const own = allocateCudaRegion({ bytes: 2 * GiB, device: gpus.source });
   const importer = new CudaIpcTransport();
   importer.register(target);
   const peer = importer.connect(await answer);
@@ -129,8 +130,15 @@ export async function run(): Promise<BenchRow[]> {
 
   const contiguous = copies(Float64Array.of(0, 0, GiB), false, rounds);
   const speed = (bytes: number, time: number): number => bytes / time / 1000;
-  const against = `one contiguous copy on the GPU: ${speed(GiB, contiguous).toFixed(0)} GB/s`;
+  const where = gpus.source === gpus.target ? 'on the GPU' : `from GPU ${gpus.source} to GPU ${gpus.target}`;
+  const against = `one contiguous copy ${where}: ${speed(GiB, contiguous).toFixed(0)} GB/s`;
   const rows: BenchRow[] = [];
+  if (gpus.source !== gpus.target) {
+    const back = addon().debugCudaTimeCopies(target.native!, own.native!, Float64Array.of(0, 0, GiB), false, rounds);
+    const ratio = contiguous / back;
+    const name = `one contiguous copy of 1 GiB from GPU ${gpus.target} to GPU ${gpus.source}`;
+    rows.push({ name, value: speed(GiB, back), unit: 'GB/s', against, ratio, target: null, ok: true });
+  }
   const add = (name: string, program: CopyProgram, time: number, least: number | null): void => {
     const value = speed(programBytes(program), time);
     const ratio = value / speed(GiB, contiguous);
