@@ -56,3 +56,5 @@ export {
   type ClientRequestOptions,
 } from './control/client/coordinator-client.js';
 export { ClientRequest, type ClientEvent } from './control/client/client-request.js';
+export { CoordinatedEngine } from './control/coordinated-engine.js';
+export type { CoordinatedEngineOptions, PrefillOrder } from './control/coordinated-engine-options.js';

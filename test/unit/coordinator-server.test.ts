@@ -124,6 +124,19 @@ it('drops what is no message, says why, and goes on', async () => {
   expect(lines[0]).toBe('warn message dropped: frames[0][0]: expected a header value of the protocol, got 99');
 });
 
+it('goes on after a message that it only logs', async () => {
+  const { server, core } = await started();
+  const relay = core.receive.bind(core);
+  core.receive = (nowMs, peer, message) =>
+    message.header === 'KV_READ_DONE'
+      ? [{ kind: 'log', level: 'warn', event: 'message ignored', fields: {} }]
+      : relay(nowMs, peer, message);
+  const peer = new Peer(server.address);
+  await peer.say({ header: 'KV_READ_DONE', requestId: 1 });
+  await peer.say({ header: 'CONNECT' });
+  expect((await peer.hearClient()).header).toBe('CONNECT_ACK');
+});
+
 it('keeps identities that are no text', async () => {
   const { server, core } = await started();
   const peer = new Peer(server.address);

@@ -242,7 +242,8 @@ export class CoordinatorServer {
   private perform(effects: readonly Effect[]): void {
     if (effects.length === 0 || this.isClosed) return;
     for (const effect of effects) this.effects.push(effect);
-    this.working ??= this.work();
+    // Begins later: what only logs is over at once, and must not end before it is known to have begun.
+    this.working ??= Promise.resolve().then(() => this.work());
   }
 
   private async work(): Promise<void> {

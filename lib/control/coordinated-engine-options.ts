@@ -1,0 +1,39 @@
+/** What a host engine gives to be connected to a coordinator, and what it is asked. Data and signatures only. */
+import type { SamplingParams } from '../engine-context.js';
+import type { HandoffError } from '../errors.js';
+import type { StateHandoff } from '../state-handoff.js';
+import type { Ticket } from '../ticket.js';
+import type { WireProfile } from './protocol/codec.js';
+import type { ControlSignal } from './protocol/messages.js';
+
+/** A prompt that a prefill engine is asked to compute. */
+export interface PrefillOrder {
+  /** The coordinator's number; the label to capture the handoff under. */
+  readonly requestId: number;
+  readonly prompt: Int32Array;
+  readonly samplingParams: SamplingParams;
+  /** Aborts when nobody waits for it any more. To reject then is the quickest end; a ticket is as good. */
+  readonly signal: AbortSignal;
+}
+
+/** How an engine connects. */
+export interface CoordinatedEngineOptions {
+  /** Set up, of one rank. */
+  readonly handoff: StateHandoff;
+  /** As the coordinator printed it, for example `tcp://127.0.0.1:5757`. */
+  readonly address: string;
+  /** The coordinator's. Default `multi-frame`. */
+  readonly profile?: WireProfile;
+  /** How long the coordinator may take to accept the registration, in milliseconds. Default 5,000. */
+  readonly connectMs?: number;
+  /** Prefill, required there: computes a prompt and gives what `captureHandoffMeta` gave. Called inside `drain`. */
+  readonly prefill?: (order: PrefillOrder) => Ticket | Promise<Ticket>;
+  /** Token ids of a prompt that came as text; without it such a request fails. */
+  readonly tokenize?: (text: string) => readonly number[];
+  /** Control signals, called inside `drain`; a new epoch is given to `setGenerationEpoch` when this returns. */
+  readonly onSignal?: (signal: ControlSignal) => void;
+  /** Something came: call `drain` soon. For engines that sleep when they have nothing to do. */
+  readonly onMessage?: () => void;
+  /** The coordinator refused this engine when it came back; it is no longer connected. */
+  readonly onRejected?: (error: HandoffError) => void;
+}

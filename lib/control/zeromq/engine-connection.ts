@@ -1,0 +1,190 @@
+/**
+ * An engine's connection to a coordinator: the socket, the registration, and coming back. Each connection is a socket of its
+ * own with one registration: what was said before it, in either direction, is dropped, because the registration itself says
+ * what the engine holds. What is received waits until it is taken. Knows no request.
+ */
+import { createHash } from 'node:crypto';
+import type { Dealer } from 'zeromq';
+import { HandoffError, isHandoffError } from '../../errors.js';
+import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
+import type { RegisterRole, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import { watchDisconnects } from './disconnects.js';
+import { loadZeromq } from './load-zeromq.js';
+
+/** What a connection needs from its engine. */
+export interface EngineConnectionOptions {
+  readonly address: string;
+  readonly profile: WireProfile;
+  /** The instance's name; its connection has the same identity after a restart. */
+  readonly instance: string;
+  /** Said first on every connection, made anew for each. */
+  readonly register: () => RegisterRole;
+  /** A message waits. */
+  readonly onMessage: () => void;
+  /** The coordinator rejected a registration; the connection is closed. */
+  readonly onRejected: (error: HandoffError) => void;
+  /** The connection was lost; requests of before are no longer the coordinator's. */
+  readonly onLost: () => void;
+}
+
+const inboxMax = 4_096;
+const againMs = 50;
+
+export class EngineConnection {
+  private socket: Dealer | null = null;
+  private inbox: ToEngine[] = [];
+  private hasRoom: (() => void) | null = null;
+  private acknowledged = false;
+  private sending: Promise<void> = Promise.resolve();
+  private timer: NodeJS.Timeout | null = null;
+  private isClosed = false;
+  private malformedCount = 0;
+  private settle: { resolve: () => void; reject: (error: HandoffError) => void } | null = null;
+
+  constructor(private readonly options: EngineConnectionOptions) {}
+
+  get isRegistered(): boolean {
+    return this.acknowledged;
+  }
+
+  /** Messages of the coordinator that were none; each was dropped. */
+  get malformed(): number {
+    return this.malformedCount;
+  }
+
+  /** @throws (rejects) `PEER_UNREACHABLE`, `INCOMPATIBLE` with the coordinator's reason, `ZEROMQ_UNAVAILABLE` */
+  async open(connectMs: number): Promise<void> {
+    const registered = new Promise<void>((resolve, reject) => {
+      this.settle = { resolve, reject };
+    });
+    const { address } = this.options;
+    const timer = setTimeout(() => {
+      const message = `no coordinator accepted this engine at ${address} within ${connectMs} ms`;
+      this.settle?.reject(new HandoffError('PEER_UNREACHABLE', message, { details: { address } }));
+    }, connectMs);
+    try {
+      this.connect();
+      await registered;
+    } catch (error) {
+      await this.close();
+      throw error;
+    } finally {
+      clearTimeout(timer);
+      this.settle = null;
+    }
+  }
+
+  /** Messages go out one after another; without a connection they are dropped. @throws `ARGUMENT_INVALID` */
+  say(message: ToCoordinator): void {
+    const { socket } = this;
+    const frames = encodeMessage(this.options.profile, 'coordinator', message) as Uint8Array[];
+    if (socket === null) return;
+    this.sending = this.sending
+      .then(() => (socket === this.socket ? socket.send(frames) : undefined))
+      .catch(() => this.lose(socket));
+  }
+
+  /** The next message, in the order in which they came; null when none waits. */
+  take(): ToEngine | null {
+    const message = this.inbox.shift() ?? null;
+    if (this.inbox.length < inboxMax) this.hasRoom?.();
+    return message;
+  }
+
+  /** Leaves, as far as the coordinator can be told. */
+  async close(): Promise<void> {
+    if (this.isClosed) return;
+    this.isClosed = true;
+    if (this.timer !== null) clearTimeout(this.timer);
+    if (this.acknowledged) {
+      this.say({ header: 'DISCONNECT' });
+      await this.sending;
+    }
+    this.drop();
+  }
+
+  private connect(): void {
+    const { Dealer: DealerSocket } = loadZeromq();
+    const name = createHash('sha256').update(this.options.instance).digest('hex').slice(0, 40);
+    const socket = new DealerSocket({
+      routingId: `engine-${name}`,
+      linger: 1_000,
+      sendHighWaterMark: 0,
+      receiveHighWaterMark: 1_000,
+      maxMessageSize: 64 * 2 ** 20,
+      tcpKeepalive: 1,
+    });
+    this.socket = socket;
+    void watchDisconnects(socket.events, () => this.lose(socket));
+    void this.serve(socket);
+    socket.connect(this.options.address);
+    this.say(this.options.register());
+  }
+
+  private async serve(socket: Dealer): Promise<void> {
+    while (socket === this.socket) {
+      try {
+        if (this.inbox.length >= inboxMax) {
+          await new Promise<void>((resolve) => {
+            this.hasRoom = resolve;
+          });
+          continue;
+        }
+        const frames = await socket.receive();
+        if (socket === this.socket) this.received(decodeMessage(this.options.profile, 'engine', frames));
+      } catch (error) {
+        if (isHandoffError(error)) this.malformedCount++;
+        else this.lose(socket);
+      }
+    }
+  }
+
+  private received(message: ToEngine): void {
+    if (message.header === 'REGISTER_ROLE_ACK') {
+      this.acknowledged = true;
+      this.settle?.resolve();
+    } else if (message.header === 'REGISTRATION_ERROR') {
+      const details = { reason: message.reason };
+      const error = new HandoffError('INCOMPATIBLE', `the coordinator refused this engine: ${message.reason}`, {
+        details,
+      });
+      if (this.settle !== null) this.settle.reject(error);
+      else this.options.onRejected(error);
+      this.acknowledged = false;
+      void this.close();
+    } else if (this.acknowledged) {
+      // What comes before it was meant for the registration that this one replaces.
+      this.inbox.push(message);
+      this.options.onMessage();
+    }
+  }
+
+  private lose(socket: Dealer): void {
+    if (socket !== this.socket || this.isClosed) return;
+    this.drop();
+    this.timer = setTimeout(() => this.comeBack(), againMs);
+    this.options.onLost();
+  }
+
+  private comeBack(): void {
+    try {
+      this.connect();
+    } catch (error) {
+      // The engine itself is closed, for example: it has nothing to register any more.
+      void this.close();
+      if (!isHandoffError(error)) throw error;
+      this.options.onRejected(error);
+    }
+  }
+
+  private drop(): void {
+    const { socket } = this;
+    // A lost one must not come back under the name of the next.
+    if (socket !== null && !this.isClosed) socket.linger = 0;
+    this.socket = null;
+    this.acknowledged = false;
+    this.inbox = [];
+    this.hasRoom?.();
+    socket?.close();
+  }
+}

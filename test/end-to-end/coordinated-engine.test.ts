@@ -1,0 +1,238 @@
+/**
+ * Host engines behind a coordinator, over real sockets: what a client gets is what one engine generates alone, and whatever
+ * the end of a request, every pin and every block is back.
+ */
+import {
+  Coordinator,
+  CoordinatedEngine,
+  CoordinatorClient,
+  CoordinatorServer,
+  wireMap,
+} from 'state-handoff/coordinator';
+import type { ClientEvent, ClientRequest, PrefillOrder, WireMap } from 'state-handoff/coordinator';
+import type { Ticket } from 'state-handoff';
+import { ToyEngine } from '../../examples/custom-engine.js';
+import { until } from '../support/waiting.js';
+
+const usableBlocks = 32;
+const prompt = Array.from('hand me over', (letter) => letter.charCodeAt(0));
+
+let server: CoordinatorServer;
+let prefill: ToyEngine;
+let decode: ToyEngine;
+let prefillEnd: CoordinatedEngine;
+let decodeEnd: CoordinatedEngine;
+let client: CoordinatorClient;
+let compute: (order: PrefillOrder) => Ticket | Promise<Ticket>;
+let decodes: boolean;
+let loop: NodeJS.Timeout;
+
+const serve = (address: string, firstRequestId: number) =>
+  CoordinatorServer.start({
+    core: new Coordinator({ instance: `run-${firstRequestId}`, isDisaggregated: true, firstRequestId }),
+    address,
+    fallsBack: false,
+  });
+
+function generateAlone(count: number): number[] {
+  const engine = new ToyEngine();
+  const table = [...engine.blocks.allocate(usableBlocks / 2)!];
+  const tokens = [...prompt];
+  for (let at = 0; tokens.length < prompt.length + count; at += 1) {
+    const next = engine.forward(table, at, tokens[at]!);
+    if (at === tokens.length - 1) tokens.push(next);
+  }
+  return tokens.slice(prompt.length);
+}
+
+interface Streamed {
+  readonly running: readonly { readonly request: { readonly requestId: string | number }; readonly out: number[] }[];
+}
+
+const told = new Map<string | number, number>();
+function step(): void {
+  prefillEnd.drain();
+  prefill.handoff.pollPendingKvPushes();
+  decodeEnd.drain();
+  if (!decodes) return;
+  decode.step();
+  for (const { request, out } of (decode as unknown as Streamed).running) {
+    decodeEnd.partial(request.requestId, out.slice(told.get(request.requestId) ?? 0));
+    told.set(request.requestId, out.length);
+  }
+}
+
+async function all(request: ClientRequest): Promise<ClientEvent[]> {
+  const events: ClientEvent[] = [];
+  for await (const event of request) events.push(event);
+  return events;
+}
+
+const allIsBack = () =>
+  until('all pins and blocks are back', () => {
+    const views = [prefill.handoff.inspect(), decode.handoff.inspect()];
+    const isEmpty = views.every(
+      ({ pins, imports, quarantine }) => pins.length + imports.length + quarantine.length === 0,
+    );
+    const isFree = [prefill, decode].every(({ blocks }) => blocks.freeCount + blocks.evictableCount === usableBlocks);
+    return isEmpty && isFree && prefillEnd.openRequests + decodeEnd.openRequests + client.openRequests === 0;
+  });
+
+beforeEach(async () => {
+  told.clear();
+  decodes = true;
+  server = await serve('tcp://127.0.0.1:0', 100);
+  const { address } = server;
+  [prefill, decode] = [new ToyEngine(), new ToyEngine()];
+  await prefill.handoff.setupKvTransfer('prefill', 'host');
+  await decode.handoff.setupKvTransfer('decode', 'host');
+  compute = ({ requestId, prompt: tokens }) => prefill.prefill(requestId, [...tokens]);
+  const tokenize = (text: string) => Array.from(text, (letter) => letter.charCodeAt(0));
+  prefillEnd = await CoordinatedEngine.connect({
+    handoff: prefill.handoff,
+    address,
+    tokenize,
+    prefill: (order) => compute(order),
+  });
+  decodeEnd = await CoordinatedEngine.connect({ handoff: decode.handoff, address, tokenize });
+  client = await CoordinatorClient.connect({ address });
+  loop = setInterval(step, 1);
+});
+
+afterEach(async () => {
+  clearInterval(loop);
+  client.close();
+  for (const end of [prefillEnd, decodeEnd]) await end.close();
+  await server.close();
+  for (const { handoff } of [prefill, decode]) await handoff.close();
+});
+
+it('generates what one engine generates alone, streamed to who asked for it', async () => {
+  const streaming = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 20, streaming: true }), {
+    xRequestId: 'mine',
+  });
+  const plain = client.addRequest('hand me over', wireMap({ num_tokens_to_generate: 10 }));
+  const [events, others] = await Promise.all([all(streaming), all(plain)]);
+  const expected = generateAlone(20);
+  const final = events.pop()!;
+  expect(final.kind).toBe('final');
+  expect(final.body.get('generated_tokens')).toEqual(expected);
+  expect(final.body.get('request_id')).toBe(streaming.requestId);
+  expect(final.body.get('prompt_length')).toBe(prompt.length);
+  expect((final.body.get('sampling_params') as WireMap).get('x_request_id')).toBe('mine');
+  expect(events.length).toBeGreaterThan(1);
+  const streamed = events.flatMap(({ body }) => body.get('new_tokens') as number[]);
+  expect(streamed).toEqual(expected.slice(0, streamed.length));
+  expect(others.map(({ kind, body }) => [kind, body.get('generated_tokens')])).toEqual([['final', generateAlone(10)]]);
+  await Promise.all([streaming.sourceSafe, plain.sourceSafe]);
+  await allIsBack();
+});
+
+it('ends a request that is aborted while it generates', async () => {
+  const abort = new AbortController();
+  const sampling = wireMap({ num_tokens_to_generate: 50, streaming: true });
+  const request = client.addRequest(prompt, sampling, { signal: abort.signal });
+  const read = async (): Promise<void> => {
+    for await (const { kind } of request) if (kind === 'partial') abort.abort();
+  };
+  await expect(read()).rejects.toMatchObject({ code: 'ABORTED' });
+  await request.sourceSafe;
+  await allIsBack();
+});
+
+it('ends a request that is aborted while it waits for decode', async () => {
+  decodes = false;
+  const abort = new AbortController();
+  const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }), { signal: abort.signal });
+  await until('decode has it', () => decodeEnd.openRequests === 1);
+  expect(prefill.handoff.inspect().pins).toHaveLength(1);
+  abort.abort();
+  decodes = true;
+  await request.sourceSafe;
+  await allIsBack();
+});
+
+it.each(['rejects', 'gives its ticket all the same'])('an abort reaches a prefill, which %s', async (how) => {
+  let started = false;
+  compute = async (order) => {
+    started = true;
+    await new Promise((resolve) => order.signal.addEventListener('abort', resolve));
+    if (how === 'rejects') throw new Error('nobody waits');
+    return prefill.prefill(order.requestId, [...order.prompt]);
+  };
+  const abort = new AbortController();
+  const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }), { signal: abort.signal });
+  await until('prefill computes', () => started);
+  abort.abort();
+  await request.sourceSafe;
+  await allIsBack();
+});
+
+it('tells the client why prefill failed', async () => {
+  compute = ({ requestId, prompt: tokens }) => {
+    prefill.prefill(requestId, [...tokens]);
+    throw new Error('the model is on fire');
+  };
+  const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }));
+  await expect(all(request)).rejects.toMatchObject({ code: 'ENGINE_FAILED', message: expect.stringContaining('fire') });
+  await request.sourceSafe;
+  await allIsBack();
+});
+
+it('comes back to another run of the coordinator with what it holds, and all of it ends', async () => {
+  decodes = false;
+  const first = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }));
+  await until('decode has it', () => decodeEnd.openRequests === 1);
+  await server.close();
+  await expect(all(first)).rejects.toMatchObject({ code: 'PEER_LOST' });
+  await until('both have noticed', () => !prefillEnd.isRegistered && !decodeEnd.isRegistered);
+  expect(prefill.handoff.inspect().pins).toHaveLength(1);
+  server = await serve(server.address, 100_000);
+  await until('both are back', () => prefillEnd.isRegistered && decodeEnd.isRegistered);
+  decodes = true;
+  await allIsBack();
+  const second = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }));
+  expect((await all(second)).at(-1)!.body.get('generated_tokens')).toEqual(generateAlone(8));
+  await allIsBack();
+});
+
+it('ends what it generates when the coordinator is gone', async () => {
+  const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 50, streaming: true }));
+  const read = async (): Promise<void> => {
+    for await (const { kind } of request) {
+      if (kind !== 'partial' || !decodes) continue;
+      decodes = false;
+      await server.close();
+    }
+  };
+  await expect(read()).rejects.toMatchObject({ code: 'PEER_LOST' });
+  await until('both have noticed', () => !prefillEnd.isRegistered && !decodeEnd.isRegistered);
+  expect(decode.handoff.inspect().imports).toEqual([]);
+  server = await serve(server.address, 100_000);
+  decodes = true;
+  await allIsBack();
+});
+
+it('refuses what cannot be connected, with the reason', async () => {
+  const { address } = server;
+  const { handoff } = prefill;
+  await expect(CoordinatedEngine.connect({ handoff, address })).rejects.toMatchObject({ code: 'OPTION_INVALID' });
+  await expect(CoordinatedEngine.connect({ handoff: decode.handoff, address: 'nowhere' })).rejects.toMatchObject({
+    code: 'OPTION_INVALID',
+  });
+  const fresh = new ToyEngine();
+  await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address })).rejects.toMatchObject({
+    code: 'NOT_SET_UP',
+  });
+  await fresh.handoff.setupKvTransfer('decode', 'host');
+  Object.defineProperty(fresh.handoff, 'instanceMeta', { value: [{}, {}], configurable: true });
+  await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address })).rejects.toThrow('one rank');
+  Object.defineProperty(fresh.handoff, 'instanceMeta', { value: [{ request_capacity: 0 }] });
+  await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address })).rejects.toMatchObject({
+    code: 'INCOMPATIBLE',
+  });
+  await expect(
+    CoordinatedEngine.connect({ handoff: decode.handoff, address: 'tcp://127.0.0.1:9', connectMs: 50 }),
+  ).rejects.toMatchObject({ code: 'PEER_UNREACHABLE' });
+  await fresh.handoff.close();
+});
