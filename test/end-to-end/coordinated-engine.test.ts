@@ -15,6 +15,7 @@ import { ToyEngine } from '../../examples/custom-engine.js';
 import { until } from '../support/waiting.js';
 
 const usableBlocks = 32;
+const connectMs = 30_000;
 const prompt = Array.from('hand me over', (letter) => letter.charCodeAt(0));
 
 let server: CoordinatorServer;
@@ -25,6 +26,8 @@ let decodeEnd: CoordinatedEngine;
 let client: CoordinatorClient;
 let compute: (order: PrefillOrder) => Ticket | Promise<Ticket>;
 let decodes: boolean;
+/** Decode stands still once a request has this many tokens. */
+let pauseAt: number;
 let loop: NodeJS.Timeout;
 
 const serve = (address: string, firstRequestId: number) =>
@@ -33,6 +36,18 @@ const serve = (address: string, firstRequestId: number) =>
     address,
     fallsBack: false,
   });
+
+/** Another run at the same address, as soon as the first one's socket is gone. */
+async function serveAgain(): Promise<CoordinatorServer> {
+  for (const end = Date.now() + 30_000; ;) {
+    try {
+      return await serve(server.address, 100_000);
+    } catch (error) {
+      if (Date.now() > end) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+}
 
 function generateAlone(count: number): number[] {
   const engine = new ToyEngine();
@@ -54,7 +69,8 @@ function step(): void {
   prefillEnd.drain();
   prefill.handoff.pollPendingKvPushes();
   decodeEnd.drain();
-  if (!decodes) return;
+  const { running } = decode as unknown as Streamed;
+  if (!decodes || running.some(({ out }) => out.length >= pauseAt)) return;
   decode.step();
   for (const { request, out } of (decode as unknown as Streamed).running) {
     decodeEnd.partial(request.requestId, out.slice(told.get(request.requestId) ?? 0));
@@ -81,6 +97,7 @@ const allIsBack = () =>
 beforeEach(async () => {
   told.clear();
   decodes = true;
+  pauseAt = Infinity;
   server = await serve('tcp://127.0.0.1:0', 100);
   const { address } = server;
   [prefill, decode] = [new ToyEngine(), new ToyEngine()];
@@ -92,10 +109,11 @@ beforeEach(async () => {
     handoff: prefill.handoff,
     address,
     tokenize,
+    connectMs,
     prefill: (order) => compute(order),
   });
-  decodeEnd = await CoordinatedEngine.connect({ handoff: decode.handoff, address, tokenize });
-  client = await CoordinatorClient.connect({ address });
+  decodeEnd = await CoordinatedEngine.connect({ handoff: decode.handoff, address, tokenize, connectMs });
+  client = await CoordinatorClient.connect({ address, connectMs });
   loop = setInterval(step, 1);
 });
 
@@ -129,6 +147,7 @@ it('generates what one engine generates alone, streamed to who asked for it', as
 });
 
 it('ends a request that is aborted while it generates', async () => {
+  pauseAt = 5;
   const abort = new AbortController();
   const sampling = wireMap({ num_tokens_to_generate: 50, streaming: true });
   const request = client.addRequest(prompt, sampling, { signal: abort.signal });
@@ -187,7 +206,7 @@ it('comes back to another run of the coordinator with what it holds, and all of 
   await expect(all(first)).rejects.toMatchObject({ code: 'PEER_LOST' });
   await until('both have noticed', () => !prefillEnd.isRegistered && !decodeEnd.isRegistered);
   expect(prefill.handoff.inspect().pins).toHaveLength(1);
-  server = await serve(server.address, 100_000);
+  server = await serveAgain();
   await until('both are back', () => prefillEnd.isRegistered && decodeEnd.isRegistered);
   decodes = true;
   await allIsBack();
@@ -197,6 +216,7 @@ it('comes back to another run of the coordinator with what it holds, and all of 
 });
 
 it('ends what it generates when the coordinator is gone', async () => {
+  pauseAt = 5;
   const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 50, streaming: true }));
   const read = async (): Promise<void> => {
     for await (const { kind } of request) {
@@ -208,7 +228,7 @@ it('ends what it generates when the coordinator is gone', async () => {
   await expect(read()).rejects.toMatchObject({ code: 'PEER_LOST' });
   await until('both have noticed', () => !prefillEnd.isRegistered && !decodeEnd.isRegistered);
   expect(decode.handoff.inspect().imports).toEqual([]);
-  server = await serve(server.address, 100_000);
+  server = await serveAgain();
   decodes = true;
   await allIsBack();
 });
@@ -228,7 +248,7 @@ it('refuses what cannot be connected, with the reason', async () => {
   Object.defineProperty(fresh.handoff, 'instanceMeta', { value: [{}, {}], configurable: true });
   await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address })).rejects.toThrow('one rank');
   Object.defineProperty(fresh.handoff, 'instanceMeta', { value: [{ request_capacity: 0 }] });
-  await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address })).rejects.toMatchObject({
+  await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address, connectMs })).rejects.toMatchObject({
     code: 'INCOMPATIBLE',
   });
   await expect(
