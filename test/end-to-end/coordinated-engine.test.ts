@@ -164,7 +164,8 @@ it('ends a request that is aborted while it waits for decode', async () => {
   const abort = new AbortController();
   const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }), { signal: abort.signal });
   await until('decode has it', () => decodeEnd.openRequests === 1);
-  expect(prefill.handoff.inspect().pins).toHaveLength(1);
+  const { instance, incarnation } = decode.handoff.identity;
+  await until('its pin is claimed', () => prefill.handoff.inspect().pins[0]?.owner === `${instance}/${incarnation}`);
   abort.abort();
   decodes = true;
   await request.sourceSafe;
@@ -222,6 +223,7 @@ it('ends what it generates when the coordinator is gone', async () => {
     for await (const { kind } of request) {
       if (kind !== 'partial' || !decodes) continue;
       decodes = false;
+      await until('the pin is released', () => prefill.handoff.inspect().pins.length === 0);
       await server.close();
     }
   };
