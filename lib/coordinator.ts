@@ -58,3 +58,11 @@ export {
 export { ClientRequest, type ClientEvent } from './control/client/client-request.js';
 export { CoordinatedEngine } from './control/coordinated-engine.js';
 export type { CoordinatedEngineOptions, PrefillOrder } from './control/coordinated-engine-options.js';
+export {
+  errorCodes,
+  type HandoffError,
+  type HandoffErrorCode,
+  type HandoffErrorInit,
+  type HandoffPhase,
+} from './errors.js';
+export type { Clock } from './clock.js';
