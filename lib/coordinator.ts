@@ -56,6 +56,12 @@ export {
   type ClientRequestOptions,
 } from './control/client/coordinator-client.js';
 export { ClientRequest, type ClientEvent } from './control/client/client-request.js';
+export {
+  spawnCoordinator,
+  SpawnedCoordinator,
+  type CoordinatorSettings,
+  type SpawnCoordinatorOptions,
+} from './control/spawn-coordinator.js';
 export { CoordinatedEngine } from './control/coordinated-engine.js';
 export type { CoordinatedEngineOptions, PrefillOrder } from './control/coordinated-engine-options.js';
 export {

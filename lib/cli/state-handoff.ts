@@ -77,6 +77,11 @@ export async function runCommand(
 }
 
 if (require.main === module) {
+  if (process.channel !== undefined) {
+    // Started by a program of this package (`spawnCoordinator`): lives no longer than that one, and not because of it.
+    process.once('disconnect', () => process.exit(1));
+    process.channel.unref();
+  }
   const output = {
     write: (line: string) => void process.stdout.write(`${line}\n`),
     writeError: (line: string) => void process.stderr.write(`${line}\n`),
