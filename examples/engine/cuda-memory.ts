@@ -9,6 +9,7 @@ import type { CudaRegion, Region } from 'state-handoff';
 import { Engine, type EngineOptions } from './engine.js';
 import { EngineMemory } from './engine-memory.js';
 import type { NativeMemoryOptions } from './native-memory.js';
+import type { Steps } from './peers.js';
 
 /** A GPU region to the SDK, its mirror to the model. */
 class MirroredRegion implements Region {
@@ -73,7 +74,7 @@ export function cudaMemory(options: NativeMemoryOptions & { readonly device?: nu
   return { memory, sync: () => regions.forEach((region) => region.sync()) };
 }
 
-/** The reference engine over GPU memory. */
+/** The reference engine over GPU memory, one rank of it. */
 export class CudaEngine extends Engine {
   constructor(
     options: Omit<EngineOptions, 'memory'>,
@@ -82,9 +83,9 @@ export class CudaEngine extends Engine {
     super({ ...options, memory: mirrored.memory });
   }
 
-  override step(): number {
+  override *stepping(accompanies = false): Steps<number> {
     this.mirrored.sync();
-    const tokens = super.step();
+    const tokens = yield* super.stepping(accompanies);
     this.mirrored.sync();
     return tokens;
   }

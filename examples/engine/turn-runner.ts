@@ -4,7 +4,7 @@ import type { Steps } from './peers.js';
 import type { RankLoop, TurnOutcome } from './rank-loop.js';
 import type { WakeUp } from './wake-up.js';
 
-/** How long after a look at imports that are under way the next look comes, unless something arrives before. */
+/** How long after a look at imports or pushes that are under way the next comes, unless something arrives before. */
 const lookAgainMs = 1;
 
 /** @param wakeUp - poked when something arrives that the steps may wait for */
@@ -38,6 +38,7 @@ export async function runTurns(
     // Lets in what has arrived meanwhile.
     await new Promise((resolve) => setImmediate(resolve));
     if (!isLeader || outcome.isBusy || loop.hasInput) continue;
-    await wakeUp.wait((handoff?.pendingKvImportCount ?? 0) > 0 ? lookAgainMs : Infinity);
+    const isMoving = handoff !== null && handoff.pendingKvImportCount + handoff.pendingKvPushCount > 0;
+    await wakeUp.wait(isMoving ? lookAgainMs : Infinity);
   }
 }

@@ -222,17 +222,75 @@ test('who does not know the token, or cuts otherwise, is turned away', async () 
   expect(await child.ask('connect', { grant })).toBeNull();
 });
 
+test('a source that ends before it announces anything costs what only it could send, and nothing else', async () => {
+  const child = await source(10);
+  await waitFor('the source to be known', () => peer.status() === 'ready');
+  const [gone, lost] = [child, peer];
+  const other = await source(11);
+  const orphan = transport.begin({ ...requestOf(whole()), tag: 'orphan' }, lost);
+  const kept = transport.begin({ ...requestOf(whole()), tag: 'kept' }, peer);
+  await gone.kill();
+  await quiet(orphan);
+  expect([orphan.error?.code, lost.status(), kept.poll()]).toEqual(['PEER_LOST', 'failed', 'active']);
+  await push(other, 'kept', whole());
+  expect((await quiet(kept)).error).toBeNull();
+});
+
+test('a source that is gone before it is met is a peer that failed', async () => {
+  const child = startChild('nccl-end', [], env);
+  const grant = await child.ask<JsonObject>('open', { bytes, seed: 12, options: { chunkBytes } });
+  await child.kill();
+  const stranger = transport.connect(grant);
+  await waitFor('the peer to fail', () => stranger.status() === 'failed');
+  expect(stranger.error?.code).toBe('PEER_LOST');
+  const handle = transport.begin({ ...requestOf(whole()), tag: 'late' }, stranger);
+  expect([handle.poll(), handle.error?.code]).toEqual(['failed-quiet', 'PEER_LOST']);
+});
+
+test('a push that was given up here is declined, and does not hold up those behind it', async () => {
+  const child = await source(13);
+  const early = transport.begin({ ...requestOf(whole()), tag: 'early' }, peer);
+  early.cancel();
+  await push(child, 'early', whole());
+  await push(child, 'next', sliced(512));
+  expect(await child.ask<Ended>('ended', { tag: 'early' })).toMatchObject({ error: 'PEER_REFUSED' });
+  const next = transport.begin({ ...requestOf(sliced(512)), tag: 'next' }, peer);
+  expect((await quiet(next)).error).toBeNull();
+  // The tag may be used again.
+  const again = transport.begin({ ...requestOf(whole()), tag: 'early' }, peer);
+  await push(child, 'early', whole());
+  expect((await quiet(again)).error).toBeNull();
+});
+
+test('a push that the source gives up before its turn is not waited for', async () => {
+  const child = await source(14);
+  const behind = transport.begin({ ...requestOf(whole()), tag: 'behind' }, peer);
+  // The first waits here, so the second is not announced.
+  await push(child, 'first', sliced(512));
+  await push(child, 'behind', whole());
+  await child.ask('cancel', { tag: 'behind' });
+  await quiet(behind);
+  expect(behind.error?.code).toBe('TRANSFER_CANCELLED');
+  const first = transport.begin({ ...requestOf(sliced(512)), tag: 'first' }, peer);
+  expect((await quiet(first)).error).toBeNull();
+});
+
+test('two ends that push, or that are pushed to, refuse each other', () => {
+  const refused = transport.connect(transport.grant());
+  expect([refused.status(), refused.error?.code]).toEqual(['failed', 'PEER_REFUSED']);
+});
+
+const granted = { version: 1, chunk_bytes: 4096, regions: ['1'], pushes: true };
+const listener = { host: 'a', port: 1, token: 'b' };
 test.each<[string, JsonValue, string]>([
   ['nothing', null, 'grant: '],
   ['another version', { version: 'x' }, 'grant.version: '],
-  ['no regions', { version: 1, chunk_bytes: 4096, regions: [], listener: null }, 'grant.regions: '],
-  ['a region of nothing', { version: 1, chunk_bytes: 4096, regions: ['0'], listener: null }, 'grant.regions[0]: '],
-  ['tiny chunks', { version: 1, chunk_bytes: 1, regions: ['1'], listener: null }, 'grant.chunk_bytes: '],
-  [
-    'a port of zero',
-    { version: 1, chunk_bytes: 4096, regions: ['1'], listener: { host: 'a', port: 0, token: 'b' } },
-    'grant.listener.port: ',
-  ],
+  ['no listener', { ...granted, listener: null }, 'grant.listener: '],
+  ['no regions', { ...granted, regions: [], listener }, 'grant.regions: '],
+  ['a region of nothing', { ...granted, regions: ['0'], listener }, 'grant.regions[0]: '],
+  ['tiny chunks', { ...granted, chunk_bytes: 1, listener }, 'grant.chunk_bytes: '],
+  ['no direction', { ...granted, pushes: 1, listener }, 'grant.pushes: '],
+  ['a port of zero', { ...granted, listener: { ...listener, port: 0 } }, 'grant.listener.port: '],
 ])('a grant with %s is refused by name', (_, value, message) => {
   expect(() => decodeNcclGrant(value)).toThrow(
     expect.objectContaining({ code: 'ARGUMENT_INVALID', message: expect.stringContaining(message) }),

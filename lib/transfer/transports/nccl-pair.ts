@@ -7,6 +7,7 @@ import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
 import type { NativeNccl } from '../../native/nccl-types.js';
 import type { NcclLine, NcclMessage } from './nccl-wire.js';
+import type { ExpectedPushes } from './nccl-expected.js';
 import type { NcclTransfer } from './nccl-transfer.js';
 
 const uniqueIdBytes = 128;
@@ -88,10 +89,13 @@ export class NcclSourcePair extends NcclPair {
     this.turn();
   }
 
-  /** Gives up one that was not posted; the target is told nothing and forgets it with its own end. */
+  /** Gives up one that was not posted; the target need not wait for it. */
   drop(transfer: NcclTransfer): void {
     const at = this.queue.indexOf(transfer);
-    if (at >= 0) this.queue.splice(at, 1);
+    if (at >= 0) {
+      this.queue.splice(at, 1);
+      this.line?.send({ kind: 'drop', tag: transfer.tag });
+    }
     // The target may have begun to receive: only an abort tells it.
     if (this.announced === transfer) this.fail('TRANSFER_CANCELLED', 'a push that was announced was cancelled');
   }
@@ -140,8 +144,7 @@ export class NcclTargetPair extends NcclPair {
   constructor(
     nccl: NativeNccl,
     private readonly knowsToken: (token: string) => boolean,
-    /** What is expected under this tag, or undefined. */
-    private readonly expected: (tag: string) => NcclTransfer | undefined,
+    private readonly expected: ExpectedPushes,
     onChange: () => void,
   ) {
     super(nccl, onChange);
@@ -162,6 +165,9 @@ export class NcclTargetPair extends NcclPair {
     } else if (message.kind === 'push' && this.sourceBytes !== null && this.announced === null) {
       this.announced = { tag: message.tag, bytes: message.bytes };
       this.turn();
+    } else if (message.kind === 'drop' && this.sourceBytes !== null) {
+      this.expected.take(message.tag)?.refuse('TRANSFER_CANCELLED', 'the source gave the push up');
+      this.onChange();
     } else {
       this.fail('PEER_REFUSED', `the source said ${message.kind} out of turn`);
     }
@@ -170,17 +176,16 @@ export class NcclTargetPair extends NcclPair {
   protected override next(): void {
     if (this.announced === null || this.sourceBytes === null) return;
     const { tag, bytes } = this.announced;
-    const transfer = this.expected(tag);
+    if (this.expected.isGivenUp(tag)) return this.decline(tag, 'it was given up here');
+    const transfer = this.expected.take(tag);
     // Not asked for yet: the source waits, as it would for a receive.
     if (transfer === undefined) return;
-    this.announced = null;
     if (transfer.programBytes !== bytes) {
       const why = `${transfer.programBytes} bytes are expected and ${bytes} announced`;
       transfer.refuse('INCOMPATIBLE', `the push does not fit: ${why}`);
-      this.line?.send({ kind: 'no', tag, why });
-      this.onChange();
-      return;
+      return this.decline(tag, why);
     }
+    this.announced = null;
     this.current = transfer;
     transfer.start(this.comm, false, this.sourceBytes);
     this.line?.send({ kind: 'go', tag });
@@ -188,5 +193,11 @@ export class NcclTargetPair extends NcclPair {
 
   protected override refuseWaiting(): void {
     this.announced = null;
+  }
+
+  private decline(tag: string, why: string): void {
+    this.announced = null;
+    this.line?.send({ kind: 'no', tag, why });
+    this.onChange();
   }
 }

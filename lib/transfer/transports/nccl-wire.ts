@@ -1,7 +1,7 @@
 /**
- * What the two ends of a pair say to each other beside NCCL: over one TCP connection, one line of JSON a message. The
- * target gives the unique id of their communicator; then the source announces each push and waits for the word to go, so
- * that both post in one order. What comes from the other end is hostile until it is here.
+ * What the two ends of a pair say to each other beside NCCL: over TCP, one line of JSON a message. The target gives the
+ * unique id of their communicator; then the source announces each push and waits for the word to go, so that both post in
+ * one order. What comes from the other end is hostile until it is here.
  */
 import type { Socket } from 'node:net';
 import { isRecord, type JsonValue } from '../../json.js';
@@ -12,13 +12,20 @@ const lineBytesMax = 256 * 1024;
 const regionsMax = 4096;
 const regionBytesMax = 2n ** 52n;
 
-/** - `hello`, `push`: the source's. - `join`, `go`, `no`: the target's. */
+/**
+ * - `hello`, `push`, `drop`: the source's; a push that will not come is dropped.
+ * - `join`, `go`, `no`: the target's.
+ * - `watch`, `watched`: over a line of its own, which the target opens to notice the source's end.
+ */
 export type NcclMessage =
   | { readonly kind: 'hello'; readonly token: string; readonly regions: readonly string[] }
   | { readonly kind: 'join'; readonly uniqueId: string }
   | { readonly kind: 'push'; readonly tag: string; readonly bytes: number }
+  | { readonly kind: 'drop'; readonly tag: string }
   | { readonly kind: 'go'; readonly tag: string }
-  | { readonly kind: 'no'; readonly tag: string; readonly why: string };
+  | { readonly kind: 'no'; readonly tag: string; readonly why: string }
+  | { readonly kind: 'watch'; readonly token: string }
+  | { readonly kind: 'watched' };
 
 /** @throws `ARGUMENT_INVALID` naming the field */
 export function parseNcclMessage(value: JsonValue): NcclMessage {
@@ -33,7 +40,12 @@ export function parseNcclMessage(value: JsonValue): NcclMessage {
     case 'push':
       return { kind, tag: tag(), bytes: integerField(value, 'bytes', 'message', 0, Number.MAX_SAFE_INTEGER, code) };
     case 'go':
+    case 'drop':
       return { kind, tag: tag() };
+    case 'watch':
+      return { kind, token: stringField(value, 'token', 'message', 32, code) };
+    case 'watched':
+      return { kind };
     case 'no':
       return { kind, tag: tag(), why: stringField(value, 'why', 'message', 4096, code) };
     default:

@@ -2,14 +2,14 @@
  * The NCCL transport: pushes between GPU memories over a communicator of two, one for each pair of ranks. Two-sided: the
  * target gets ready (`begin`), the source sends (`beginPush`), both match by tag.
  *
- * The source reaches the target over TCP (address and token travel in the target's grant) to get the pair's unique id and
- * to agree on the order; bytes go over NCCL only. Anything that fails or is cancelled while bytes move costs the pair's
+ * The source reaches the target over TCP (address and token travel in the grants) to get the pair's unique id and to agree
+ * on the order, and the target watches the source over another line; bytes go over NCCL only. Anything that fails or is cancelled while bytes move costs the pair's
  * communicator, which proves quiet, and nothing else; the next push makes a new one.
  */
 import { randomBytes, timingSafeEqual } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
-import { argumentError, HandoffError } from '../../errors.js';
+import { argumentError, HandoffError, type HandoffErrorCode } from '../../errors.js';
 import type { JsonObject, JsonValue } from '../../json.js';
 import type { Region } from '../../memory/region.js';
 import { addon } from '../../native/addon.js';
@@ -18,19 +18,14 @@ import { encodePrograms } from '../../native/encoded-program.js';
 import type { NativeNccl } from '../../native/nccl-types.js';
 import { onNativeWake } from '../../native/wake.js';
 import { programBytes } from '../copy-program.js';
-import type {
-  Peer,
-  PeerStatus,
-  Transport,
-  TransportCapabilities,
-  TransferHandle,
-  TransferRequest,
-} from '../transport.js';
+import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
+import { ExpectedPushes } from './nccl-expected.js';
 import { decodeNcclGrant, type NcclGrant } from './nccl-grant.js';
 import { ncclCandidates } from './nccl-library.js';
 import { NcclSourcePair, NcclTargetPair } from './nccl-pair.js';
+import { NcclPeer, NcclWatch, NcclWatched } from './nccl-peer.js';
 import { NcclTransfer } from './nccl-transfer.js';
-import { NcclLine } from './nccl-wire.js';
+import { NcclLine, type NcclMessage } from './nccl-wire.js';
 
 /** How an `NcclTransport` is made. */
 export interface NcclTransportOptions {
@@ -44,6 +39,13 @@ export interface NcclTransportOptions {
   readonly libraries?: readonly string[];
   /** Transfers begun and not yet taken by `takeChanged`. Default 65,536. */
   readonly transfersMax?: number;
+}
+
+/** What stands at this end of a line. */
+interface End {
+  attach(line: NcclLine): void;
+  receive(message: NcclMessage): void;
+  fail(code: HandoffErrorCode, message: string): void;
 }
 
 const handshakeMs = 10_000;
@@ -65,8 +67,10 @@ export class NcclTransport implements Transport {
   private readonly token = randomBytes(16).toString('hex');
   private readonly targetPairs = new Set<NcclTargetPair>();
   private readonly sourcePairs = new Set<NcclSourcePair>();
-  /** Target: by tag, what is expected and was not posted. */
-  private readonly expected = new Map<string, NcclTransfer>();
+  /** Target: what is expected and was not posted. */
+  private readonly expected = new ExpectedPushes();
+  /** Target: lines to sources. Source: lines from targets. */
+  private readonly watches = new Set<End>();
   private readonly transfers = new Set<NcclTransfer>();
   private readonly stopListening: () => void;
   private server: Server | null = null;
@@ -126,10 +130,8 @@ export class NcclTransport implements Transport {
       version: 1,
       chunk_bytes: this.chunkBytes,
       regions: this.regionSizes(),
-      listener:
-        this.server === null
-          ? null
-          : { host: this.host, port: (this.server.address() as AddressInfo).port, token: this.token },
+      pushes: this.options.pushes,
+      listener: { host: this.host, port: (this.server!.address() as AddressInfo).port, token: this.token },
     };
   }
 
@@ -141,17 +143,21 @@ export class NcclTransport implements Transport {
         const why = `chunks of ${this.chunkBytes} bytes here and ${decoded.chunkBytes} there`;
         throw new HandoffError('PEER_REFUSED', `both ends must cut alike: ${why}`);
       }
-      return this.options.pushes ? this.connectTo(decoded) : new NcclPeer(this, null, null);
+      if (decoded.pushes === this.options.pushes) {
+        throw new HandoffError('PEER_REFUSED', `both ends ${decoded.pushes ? 'push' : 'are pushed to'}`);
+      }
+      return this.options.pushes ? this.pushTo(decoded) : this.watch(decoded);
     } catch (error) {
-      return new NcclPeer(this, null, fromNative(error));
+      return new NcclPeer(this, null, null, fromNative(error));
     }
   }
 
   /** Target: gets ready for the push of this tag, whoever it comes from among the peers that know the token. */
   begin(request: TransferRequest, peer: Peer): TransferHandle {
     const transfer = this.transferOf(request, peer, false);
-    if (this.expected.has(request.tag)) transfer.refuse('INVARIANT', 'a push of this tag is expected already');
-    else if (!transfer.isOver) this.expected.set(request.tag, transfer);
+    if (!transfer.isOver && !this.expected.add(transfer, peer)) {
+      transfer.refuse('INVARIANT', 'a push of this tag is expected already');
+    }
     this.turn();
     return transfer;
   }
@@ -209,17 +215,16 @@ export class NcclTransport implements Transport {
     }
     this.requireNotClosed();
     if (readiness === 2) throw fromNative(native(() => addon().ncclStartError(this.nccl)));
-    if (!this.options.pushes) this.server = await this.listen();
+    this.server = await this.listen();
     this.isOpen = true;
   }
 
   private async stop(): Promise<void> {
     this.server?.close();
-    for (const pair of [...this.sourcePairs, ...this.targetPairs]) {
-      pair.fail('CLOSED', 'the nccl transport was closed on this side');
+    for (const each of [...this.sourcePairs, ...this.targetPairs, ...this.watches]) {
+      each.fail('CLOSED', 'the nccl transport was closed on this side');
     }
-    for (const transfer of this.expected.values()) transfer.refuse('CLOSED', 'the nccl transport was closed');
-    this.expected.clear();
+    this.expected.refuse(null, 'CLOSED', 'the nccl transport was closed');
     addon().ncclClose(this.nccl);
     while (!addon().ncclQuiet(this.nccl)) await new Promise((resolve) => setTimeout(resolve, 1));
     for (const transfer of this.transfers) transfer.poll();
@@ -243,47 +248,60 @@ export class NcclTransport implements Transport {
   }
 
   private accept(socket: Socket): void {
-    const pair = new NcclTargetPair(
-      this.nccl,
-      (token) => sameText(token, this.token),
-      (tag) => {
-        const transfer = this.expected.get(tag);
-        this.expected.delete(tag);
-        return transfer;
-      },
-      () => this.wakeSoon(),
-    );
+    const knowsToken = (token: string): boolean => sameText(token, this.token);
+    if (this.options.pushes) {
+      const watched = new NcclWatched(knowsToken);
+      this.watches.add(watched);
+      this.attach(socket, watched, () => this.watches.delete(watched));
+      return this.requireName(watched);
+    }
+    const pair = new NcclTargetPair(this.nccl, knowsToken, this.expected, () => this.wakeSoon());
     this.targetPairs.add(pair);
     this.attach(socket, pair, () => this.targetPairs.delete(pair));
-    // One that says nothing holds a place and no more; it loses that too.
+    this.requireName(pair);
+  }
+
+  /** One that says nothing holds a place and no more; it loses that too. */
+  private requireName(end: End & { readonly isKnown: boolean }): void {
     setTimeout(() => {
-      if (!pair.isKnown) pair.fail('PEER_REFUSED', `the source did not say who it is within ${handshakeMs} ms`);
+      if (!end.isKnown) end.fail('PEER_REFUSED', `the peer did not say who it is within ${handshakeMs} ms`);
     }, handshakeMs).unref();
   }
 
-  private connectTo({ listener, regionBytes }: NcclGrant): NcclPeer {
-    if (listener === null) {
-      throw new HandoffError('PEER_REFUSED', 'the peer grants nothing over NCCL; it only pushes');
-    }
+  private pushTo({ listener, regionBytes }: NcclGrant): NcclPeer {
     const pair = new NcclSourcePair(this.nccl, regionBytes, () => this.wakeSoon());
     const socket = connect({ host: listener.host, port: listener.port });
     this.sourcePairs.add(pair);
     const line = this.attach(socket, pair, () => this.sourcePairs.delete(pair));
     line.send({ kind: 'hello', token: listener.token, regions: this.regionSizes() });
-    return new NcclPeer(this, pair, null);
+    return new NcclPeer(this, pair, pair, null);
   }
 
-  private attach(socket: Socket, pair: NcclSourcePair | NcclTargetPair, onEnd: () => void): NcclLine {
+  private watch({ listener }: NcclGrant): NcclPeer {
+    const watch = new NcclWatch(() => {
+      // What it has not announced will not come; what moves ends with its communicator.
+      if (watch.error !== null) this.expected.refuse(peer, watch.error.code, watch.error.message);
+      this.wakeSoon();
+    });
+    const peer = new NcclPeer(this, watch, null, null);
+    this.watches.add(watch);
+    const socket = connect({ host: listener.host, port: listener.port });
+    const line = this.attach(socket, watch, () => this.watches.delete(watch));
+    line.send({ kind: 'watch', token: listener.token });
+    return peer;
+  }
+
+  private attach(socket: Socket, end: End, onEnd: () => void): NcclLine {
     const line = new NcclLine(
       socket,
-      (message) => pair.receive(message),
+      (message) => end.receive(message),
       (why) => {
-        pair.fail('PEER_LOST', `the peer is lost: ${why}`);
+        end.fail('PEER_LOST', `the peer is lost: ${why}`);
         onEnd();
       },
     );
     line.unref();
-    pair.attach(line);
+    end.attach(line);
     return line;
   }
 
@@ -311,7 +329,7 @@ export class NcclTransport implements Transport {
   /** What was not posted is quiet at once; what was costs its communicator. */
   private cancel(transfer: NcclTransfer): void {
     const why = 'the transfer was cancelled';
-    this.expected.delete(transfer.tag);
+    this.expected.giveUp(transfer);
     for (const pair of this.sourcePairs) pair.drop(transfer);
     for (const pair of [...this.sourcePairs, ...this.targetPairs]) {
       if (pair.holds(transfer)) pair.fail('TRANSFER_CANCELLED', `${why}, and its communicator ended with it`);
@@ -351,32 +369,6 @@ export class NcclTransport implements Transport {
 
   private requireNotClosed(): void {
     if (this.closing !== null) throw new HandoffError('CLOSED', 'the nccl transport is closed');
-  }
-}
-
-class NcclPeer implements Peer {
-  private closed = false;
-
-  constructor(
-    readonly transport: object,
-    /** Null on the target's side, which waits for sources to come. */
-    readonly pair: NcclSourcePair | null,
-    private readonly failure: HandoffError | null,
-  ) {}
-
-  status(): PeerStatus {
-    if (this.error !== null) return 'failed';
-    return this.pair === null || this.pair.isReady ? 'ready' : 'connecting';
-  }
-
-  get error(): HandoffError | null {
-    if (this.closed) return new HandoffError('CLOSED', 'the peer is closed');
-    return this.failure ?? this.pair?.error ?? null;
-  }
-
-  close(): void {
-    this.closed = true;
-    this.pair?.fail('CLOSED', 'the connection to the peer was closed on this side');
   }
 }
 
