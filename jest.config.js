@@ -19,6 +19,7 @@ module.exports = {
   moduleNameMapper: {
     '^state-handoff$': '<rootDir>/lib/index.ts',
     '^state-handoff/coordinator$': '<rootDir>/lib/coordinator.ts',
+    '^state-handoff/metrics$': '<rootDir>/lib/metrics.ts',
     '^state-handoff/testing$': '<rootDir>/lib/testing/index.ts',
     '^(\\.{1,2}/.*)\\.js$': '$1',
   },

@@ -49,6 +49,10 @@ export {
   type LogWriter,
   type WireCounters,
 } from './control/zeromq/coordinator-server.js';
+export { registerCoordinatorMetrics } from './control/zeromq/coordinator-metrics.js';
+export type { RequestTimingsSnapshot } from './control/coordinator/request-timings.js';
+export type { HistogramSnapshot } from './observe/metrics.js';
+export type { PrometheusRegistry } from './observe/prometheus.js';
 export type { OutboxLimits } from './control/zeromq/outboxes.js';
 export {
   CoordinatorClient,

@@ -9,6 +9,7 @@ import type * as pino from 'pino';
 import { Coordinator } from '../control/coordinator/coordinator.js';
 import type { LogLevel } from '../control/coordinator/interface.js';
 import { CoordinatorServer, type LogWriter } from '../control/zeromq/coordinator-server.js';
+import { openMetrics, type MetricsEndpoint } from '../control/zeromq/metrics-endpoint.js';
 import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
 import type { Command } from './state-handoff.js';
@@ -22,6 +23,7 @@ const usage = `usage: state-handoff coordinator [flags]
   --policy POLICY       load_balanced (default), longest_prefix or first_prefix_block
   --insecure            plain TCP beyond this machine
   --heartbeat-ms N      between heartbeats (default 2000)
+  --metrics-port N      Prometheus metrics at http://127.0.0.1:N/metrics (0: a free port; default: none)
   --drain-ms N          how long SIGTERM waits for living requests (default 30000)
   --log-level LEVEL     debug, info (default), warn, error
   --config FILE         JSON with the same names without dashes, for example {"log-level": "warn"}; flags win`;
@@ -34,6 +36,7 @@ const flags = {
   policy: { type: 'string' },
   insecure: { type: 'boolean' },
   'heartbeat-ms': { type: 'string' },
+  'metrics-port': { type: 'string' },
   'drain-ms': { type: 'string' },
   'log-level': { type: 'string' },
   config: { type: 'string' },
@@ -70,12 +73,15 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       heartbeatMs: numberOf(settings, 'heartbeat-ms', 2_000),
       log,
     });
+    const metrics = await startMetrics(settings, server, core);
     const onSignal = (): void => void server.drain(drainMs);
     process.once('SIGTERM', onSignal).once('SIGINT', onSignal);
-    write(JSON.stringify({ event: 'listening', address: server.address, fell_back: server.fellBack, instance }));
+    const where = { address: server.address, fell_back: server.fellBack, instance, metrics: metrics?.url ?? null };
+    write(JSON.stringify({ event: 'listening', ...where }));
     try {
       await server.ended;
     } finally {
+      await metrics?.close();
       process.off('SIGTERM', onSignal).off('SIGINT', onSignal);
     }
     return 0;
@@ -85,6 +91,20 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     return error.code === 'ZEROMQ_UNAVAILABLE' ? 1 : 2;
   }
 };
+
+async function startMetrics(
+  settings: Settings,
+  server: CoordinatorServer,
+  core: Coordinator,
+): Promise<MetricsEndpoint | null> {
+  if (settings['metrics-port'] === undefined) return null;
+  try {
+    return await openMetrics(numberOf(settings, 'metrics-port', 0), server, core);
+  } catch (error) {
+    await server.close();
+    throw error;
+  }
+}
 
 function readSettings(args: readonly string[]): Settings {
   let values: Settings;

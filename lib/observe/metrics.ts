@@ -38,6 +38,7 @@ export class Histogram {
   private sum = 0;
   private count = 0;
 
+  /** @param bounds - upper bounds, ascending */
   constructor(private readonly bounds: readonly number[]) {
     this.counts = new Float64Array(bounds.length + 1);
   }

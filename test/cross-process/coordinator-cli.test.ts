@@ -18,7 +18,12 @@ afterEach(() => {
 
 interface Running {
   readonly child: ChildProcess;
-  readonly first: { readonly event: string; readonly address: string; readonly fell_back: boolean };
+  readonly first: {
+    readonly event: string;
+    readonly address: string;
+    readonly fell_back: boolean;
+    readonly metrics: string | null;
+  };
   readonly ended: Promise<number | null>;
   readonly log: () => string;
 }
@@ -142,9 +147,25 @@ it('reads a configuration file, takes a free port for a taken one, and stays qui
   }
 });
 
+it('shows its metrics on a loopback port until it ends, and only when it is told to', async () => {
+  const { child, first, ended } = await run('--address', 'tcp://127.0.0.1:0', '--metrics-port', '0');
+  const page = await fetch(first.metrics!);
+  expect(page.headers.get('content-type')).toContain('text/plain; version=0.0.4');
+  expect(await page.text()).toContain('\nstate_handoff_requests_total{outcome="completed"} 0\n');
+  const { port } = new URL(first.metrics!);
+  const { status, stderr } = call('coordinator', '--address', 'tcp://127.0.0.1:0', '--metrics-port', port);
+  expect(stderr).toContain(`metrics-port: 127.0.0.1:${port} cannot be listened at because EADDRINUSE`);
+  expect(status).toBe(2);
+  child.kill('SIGTERM');
+  expect(await ended).toBe(0);
+  await expect(fetch(first.metrics!)).rejects.toThrow();
+  expect((await run('--address', 'tcp://127.0.0.1:0')).first.metrics).toBeNull();
+});
+
 it.each([
   [['coordinator', '--fast'], "Unknown option '--fast'"],
   [['coordinator', '--profile', 'double'], 'profile: expected multi-frame, single-frame, got "double"'],
+  [['coordinator', '--address', 'tcp://127.0.0.1:0', '--metrics-port', '70000'], 'metrics-port: expected a port'],
   [['coordinator', '--drain-ms', 'soon'], 'drain-ms: expected an integer of at least 0, got "soon"'],
   [['coordinator', '--address', 'tcp://0.0.0.0:0'], 'expected a loopback address'],
   [['coordinator', '--config', 'none.json'], 'config: none.json cannot be read'],

@@ -27,6 +27,7 @@ import { Outbox } from './outbox.js';
 import { Placement } from './placement.js';
 import { RequestFlow } from './request-flow.js';
 import { ClientRecord, RequestRecord } from './request-record.js';
+import type { RequestTimingsSnapshot } from './request-timings.js';
 import { streams, waits, type RequestEvent } from './request-table.js';
 
 type Of<H extends ToCoordinator['header']> = Extract<ToCoordinator, { readonly header: H }>;
@@ -126,6 +127,11 @@ export class Coordinator implements CoordinatorCore {
       affinityEntries: this.#chooser.affinity.size,
       counters: { ...this.#flow.counters, ...this.#registry.counters, ...this.#counters },
     });
+  }
+
+  /** How long requests took, since the start. */
+  timings(): RequestTimingsSnapshot {
+    return this.#flow.timings.snapshot();
   }
 
   /** @returns why the message changes nothing; null when it did what it is for */
@@ -281,11 +287,7 @@ export class Coordinator implements CoordinatorCore {
           const request = this.#flow.requests.get(requestId);
           if (request?.decode !== engine || request.client === null || !streams(request.state))
             return 'nobody waits for the delta';
-          this.#outbox.send(request.client.peer, {
-            header: 'ENGINE_REPLY_PARTIAL',
-            requestId: request.clientRequestId,
-            body,
-          });
+          this.#flow.stream(request, body);
           return null;
         });
       case 'ENGINE_STATUS':

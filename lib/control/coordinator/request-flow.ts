@@ -10,6 +10,7 @@ import type { EngineRecord } from './engine-record.js';
 import type { Outbox } from './outbox.js';
 import type { Placement } from './placement.js';
 import type { RequestRecord } from './request-record.js';
+import { RequestTimings } from './request-timings.js';
 import { requestTable, type RequestEffect, type RequestEvent, type RequestState } from './request-table.js';
 
 /** What comes with some events. */
@@ -33,6 +34,7 @@ export class RequestFlow {
     aborted: 0,
     confirmed: 0,
   };
+  readonly timings = new RequestTimings();
   nowMs = 0;
   readonly #drains = new Set<EngineRecord>();
 
@@ -51,6 +53,7 @@ export class RequestFlow {
   raise(request: RequestRecord, event: RequestEvent, content: EventContent = {}): boolean {
     const transition = requestTable[request.state][event];
     if (transition === undefined) return false;
+    this.timings.leaves(request, event, this.nowMs);
     this.#enter(request, transition.next);
     for (const effect of transition.effects) this.#carryOut(request, effect, content);
     if (transition.next === 'gone') this.#forget(request);
@@ -62,6 +65,7 @@ export class RequestFlow {
     this.requests.set(request.id, request);
     request.client?.requests.set(request.clientRequestId, request);
     this.counters.submitted++;
+    request.submittedAt = request.enteredAt = this.nowMs;
     this.#enter(request, request.state);
   }
 
@@ -97,7 +101,18 @@ export class RequestFlow {
     }
   }
 
+  /** A delta of what it generates goes to its client. */
+  stream(request: RequestRecord, body: Opaque): void {
+    this.timings.streams(request, this.nowMs);
+    this.outbox.send(request.client!.peer, {
+      header: 'ENGINE_REPLY_PARTIAL',
+      requestId: request.clientRequestId,
+      body,
+    });
+  }
+
   #enter(request: RequestRecord, state: RequestState): void {
+    if (request.state !== state) request.enteredAt = this.nowMs;
     request.state = state;
     const limit = limitOf[state];
     const ms = limit === null ? null : this.options.limits[limit];
@@ -269,6 +284,7 @@ export class RequestFlow {
     request.isAnswered = true;
     if (effect === 'tellReply') {
       this.counters.completed++;
+      this.timings.replies(request, this.nowMs);
       if (client !== null) this.outbox.send(client.peer, { header: 'ENGINE_REPLY', requestId, body: content.body! });
     } else if (effect === 'tellAborted') {
       this.counters[isFirst ? 'aborted' : 'confirmed']++;

@@ -55,6 +55,11 @@ export class RequestRecord {
   isAnswered = false;
   handoff: HandoffParts | null = null;
   deadlineAt = Infinity;
+  submittedAt = 0;
+  /** When it came into its state. */
+  enteredAt = 0;
+  /** Whether its client has something that was generated. */
+  hasStreamed = false;
 
   /**
    * @param client - null once it is gone

@@ -10,10 +10,11 @@ import { argumentError, isHandoffError } from '../../errors.js';
 import type { CoordinatorCore, CoordinatorSnapshot, Effect, LogLevel, PeerId } from '../coordinator/interface.js';
 import { decodeMessage, encodeMessage, placeOf, type Frames, type WireProfile } from '../protocol/codec.js';
 import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
-import type { Wire, WireMap } from '../protocol/wire-value.js';
 import { checkReach, parseEndpoint } from './address.js';
+import { shellStatus, shown } from './shell-status.js';
 import { bindRouter, openRouter } from './router-socket.js';
 import { watchDisconnects } from './disconnects.js';
+import { EngineWatch } from './engine-watch.js';
 import { defaultOutboxLimits, Outboxes, type OutboxLimits } from './outboxes.js';
 
 /** Where the process's log lines go. */
@@ -46,9 +47,12 @@ export interface WireCounters {
   readonly received: number;
   readonly malformed: number;
   readonly sent: number;
+  readonly receivedBytes: number;
+  readonly sentBytes: number;
   readonly undelivered: number;
   /** Requests of clients that read too slowly. */
   readonly overflowed: number;
+  /** In outboxes, for peers that do not read. */
   readonly waitingBytes: number;
 }
 
@@ -58,12 +62,6 @@ const framesMax = 1 << 17;
 const tickMs = 250;
 const retryMs = 10;
 const probeGapMs = 50;
-
-interface KnownEngine {
-  heardMs: number;
-  /** How often it says how it is; null when it never does. */
-  reportsEveryMs: number | null;
-}
 
 /** A coordinator that listens. Made by {@link CoordinatorServer.start}; ends by `drain`, `close`, or a client's SHUTDOWN. */
 export class CoordinatorServer {
@@ -79,7 +77,7 @@ export class CoordinatorServer {
   private readonly clock: Clock;
   private readonly log: LogWriter;
   private readonly outboxes: Outboxes;
-  private readonly engines = new Map<PeerId, KnownEngine>();
+  private readonly engines = new EngineWatch();
   private readonly timers: NodeJS.Timeout[] = [];
   private readonly effects: Effect[] = [];
   private working: Promise<void> | null = null;
@@ -91,6 +89,8 @@ export class CoordinatorServer {
   private received = 0;
   private malformed = 0;
   private sent = 0;
+  private receivedBytes = 0;
+  private sentBytes = 0;
   private undeliveredCount = 0;
   private overflowed = 0;
 
@@ -140,10 +140,17 @@ export class CoordinatorServer {
       received: this.received,
       malformed: this.malformed,
       sent: this.sent,
+      receivedBytes: this.receivedBytes,
+      sentBytes: this.sentBytes,
       undelivered: this.undeliveredCount,
       overflowed: this.overflowed,
       waitingBytes: this.outboxes.bytes,
     };
+  }
+
+  /** Whether it refuses new requests. */
+  get isEnding(): boolean {
+    return this.isDraining || this.isClosed;
   }
 
   /** What the core says of itself, now. */
@@ -151,11 +158,14 @@ export class CoordinatorServer {
     return this.core.snapshot(this.clock.now());
   }
 
+  /** Milliseconds since an engine was last heard; null for a peer that is no engine. */
+  silentMs(peer: PeerId): number | null {
+    return this.engines.silentMs(peer, this.clock.now());
+  }
+
   /** Whether an engine that reports regularly has been silent for more than three of its intervals: stopped, not dead. */
   isSilent(peer: PeerId): boolean {
-    const engine = this.engines.get(peer);
-    if (engine === undefined || engine.reportsEveryMs === null) return false;
-    return this.clock.now() - engine.heardMs > 3 * engine.reportsEveryMs;
+    return this.engines.isSilent(peer, this.clock.now());
   }
 
   /**
@@ -203,6 +213,7 @@ export class CoordinatorServer {
 
   private take([identity, ...frames]: Buffer[]): void {
     this.received++;
+    for (const frame of frames) this.receivedBytes += frame.length;
     if (identity === undefined || frames.length > framesMax) return;
     const peer = identity.toString('latin1');
     let message: ToCoordinator;
@@ -215,7 +226,7 @@ export class CoordinatorServer {
       return;
     }
     const now = this.clock.now();
-    this.noteEngine(peer, message, now);
+    this.engines.heard(peer, message, now);
     if (this.isDraining && (message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV')) {
       const reason = 'the coordinator is draining';
       const refusal = { header: 'REQUEST_ERROR', requestId: message.requestId, reason, sourceSafe: true } as const;
@@ -223,20 +234,6 @@ export class CoordinatorServer {
       return;
     }
     this.perform(this.core.receive(now, peer, message));
-  }
-
-  private noteEngine(peer: PeerId, message: ToCoordinator, now: number): void {
-    const engine = this.engines.get(peer);
-    if (message.header === 'REGISTER' || message.header === 'REGISTER_ROLE') {
-      this.engines.set(peer, { heardMs: now, reportsEveryMs: null });
-    } else if (engine !== undefined) {
-      engine.heardMs = now;
-      if (message.header === 'DISCONNECT') this.engines.delete(peer);
-      if (message.header === 'ENGINE_STATUS') {
-        const every = message.status.get('interval_ms');
-        engine.reportsEveryMs = typeof every === 'number' && every > 0 ? every : null;
-      }
-    }
   }
 
   private perform(effects: readonly Effect[]): void {
@@ -260,7 +257,7 @@ export class CoordinatorServer {
   }
 
   private async send(peer: PeerId, said: ToEngine | ToClient): Promise<void> {
-    const message = said.header === 'STATUS_REPLY' ? { ...said, status: this.withWire(said.status) } : said;
+    const message = said.header === 'STATUS_REPLY' ? { ...said, status: shellStatus(said.status, this) } : said;
     const place = placeOf(message);
     let frames: Frames;
     try {
@@ -281,6 +278,7 @@ export class CoordinatorServer {
     try {
       await this.router.send([Buffer.from(peer, 'latin1'), ...(frames as Uint8Array[])]);
       this.sent++;
+      for (const frame of frames) this.sentBytes += frame.length;
       return 'sent';
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
@@ -347,49 +345,19 @@ export class CoordinatorServer {
     await this.working;
     const message = { header: 'RELEASE_KV', requestId: probeId, instance: null } as const;
     const frames = encodeMessage(this.profile, 'engine', message);
-    for (const peer of [...this.engines.keys()]) {
+    for (const peer of this.engines.peers) {
       if (this.isClosed) return;
       if ((await this.put(peer, frames)) !== 'gone') continue;
-      this.engines.delete(peer);
+      this.engines.lost(peer);
       this.outboxes.drop(peer);
       this.log('warn', 'engine is gone', { peer: shown(peer) });
       this.perform(this.core.peerLost(this.clock.now(), peer));
     }
   }
-
-  /** The core's status with what only the shell knows. */
-  private withWire(status: WireMap): WireMap {
-    const engines = status.get('engines');
-    const told = Array.isArray(engines)
-      ? (engines as readonly Wire[]).map((engine) => {
-          if (!(engine instanceof Map)) return engine;
-          const peer = (engine as WireMap).get('peer');
-          const isSilent = typeof peer === 'string' && this.isSilent(peer);
-          return new Map([...(engine as WireMap), ['silent', isSilent]]);
-        })
-      : [];
-    const wire = new Map(Object.entries(this.wire).map(([key, value]) => [snakeCase(key), value as Wire]));
-    return new Map<string, Wire>([
-      ...status,
-      ['engines', told],
-      ['wire', wire],
-      ['address', this.address],
-      ['draining', this.isDraining],
-    ]);
-  }
-}
-
-/** An identity for people: printable, and short. */
-function shown(peer: PeerId): string {
-  return /^[\x20-\x7e]{1,128}$/.test(peer) ? peer : Buffer.from(peer, 'latin1').toString('hex').slice(0, 64);
 }
 
 function reasonOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
-}
-
-function snakeCase(key: string): string {
-  return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 function sleep(ms: number): Promise<void> {
