@@ -45,6 +45,7 @@
         'cuda/core/generation_claims.cc',
         'cuda/core/kernel_image.cc',
         'cuda/core/region.cc',
+        'cuda/core/streamed_copy.cc',
         'cuda/core/thread_pool.cc',
         'cuda/core/transfer.cc',
         'cuda/core/walk_shape.cc',

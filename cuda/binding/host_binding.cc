@@ -163,6 +163,28 @@ Napi::Value DebugCopyFragments(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), static_cast<double>(CopyPlainFragments(fragments, threads)));
 }
 
+// For the benchmark: half of each token's bytes from blocks of a peer's region 0 to blocks of `region`.
+Napi::Value DebugCopyHalfHeads(const Napi::CallbackInfo& info) {
+  const std::shared_ptr<PeerMemory> memory = EndpointArgument(info).Link(IdArgument(info, 1, "peer")).memory();
+  if (memory == nullptr) ThrowArgument("peer", "a peer that is ready");
+  const RegionUse target(HandleArgument<RegionHandle>(info, 2, "region").region, "region");
+  const HostMapping& source = *memory->regions[0];
+  HalfHeads heads{source.data(), target.data(), Int32sArgument(info, 3, "sourceBlocks").Copy(),
+                  Int32sArgument(info, 4, "targetBlocks").Copy()};
+  const int64_t bytes = WholeArgument(info, 5, "bytes", 1, 64 << 10);
+  const auto threads = static_cast<size_t>(WholeArgument(info, 6, "threads", 1, 64));
+  if (!HasHalfHeadsLoop(bytes)) ThrowArgument("bytes", "64, 256, 1024, 4096, 16384 or 65536");
+  if (heads.source_blocks.size() != heads.target_blocks.size()) ThrowArgument("targetBlocks", "one for each source");
+  const auto inside = [](const std::vector<int32_t>& blocks, int64_t block_bytes, size_t size) {
+    const int64_t count = static_cast<int64_t>(size) / block_bytes;
+    return std::all_of(blocks.begin(), blocks.end(), [count](int32_t block) { return block >= 0 && block < count; });
+  };
+  const int64_t target_bytes = HalfHeads::kTokens * bytes;
+  if (!inside(heads.source_blocks, 2 * target_bytes, source.bytes())) ThrowArgument("sourceBlocks", "blocks of a peer");
+  if (!inside(heads.target_blocks, target_bytes, target.bytes())) ThrowArgument("targetBlocks", "blocks of the region");
+  return Napi::Number::New(info.Env(), static_cast<double>(CopyHalfHeads(heads, bytes, threads)));
+}
+
 }  // namespace
 
 void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment) {
@@ -184,6 +206,7 @@ void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environ
   Export<HostQuiet>(env, exports, "hostQuiet");
   Export<DebugCounters>(env, exports, "debugCounters");
   Export<DebugCopyFragments>(env, exports, "debugCopyFragments");
+  Export<DebugCopyHalfHeads>(env, exports, "debugCopyHalfHeads");
 }
 
 }  // namespace state_handoff

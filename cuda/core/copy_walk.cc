@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "streamed_copy.h"
+
 namespace state_handoff {
 
 CopyWalk::CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const CopySource& source,
@@ -13,7 +15,22 @@ CopyWalk::CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const
       bytes_(shape_.bytes()),
       quantum_bytes_(shape_.fragment_bytes > kQuantumBytes
                          ? kQuantumBytes
-                         : kQuantumBytes / shape_.fragment_bytes * shape_.fragment_bytes) {}
+                         : kQuantumBytes / shape_.fragment_bytes * shape_.fragment_bytes),
+      streamed_(IsStreamed()) {}
+
+bool CopyWalk::IsStreamed() const {
+  if (bytes_ < kStreamedBytesMin || shape_.fragment_bytes >= kStreamedPieceMax || !CanStream()) return false;
+  uint64_t all = reinterpret_cast<uintptr_t>(target_.data) | static_cast<uint64_t>(shape_.target_offset) |
+                 static_cast<uint64_t>(shape_.fragment_bytes);
+  for (int i = 0; i < shape_.axis_count; ++i) {
+    const WalkAxis& axis = shape_.axes[static_cast<size_t>(i)];
+    all |= static_cast<uint64_t>(axis.target_stride);
+    if (!axis.rows) continue;
+    all |= static_cast<uint64_t>(shape_.table->target_block);
+    if (!shape_.table->target_sub.empty()) all |= static_cast<uint64_t>(shape_.table->target_sub_stride);
+  }
+  return all % kStreamedLine == 0;
+}
 
 CopyWalk::Place CopyWalk::At(const std::array<int64_t, kLoopsMax + 1>& digits) const {
   Place place{shape_.source_offset, shape_.target_offset};
@@ -32,6 +49,24 @@ CopyWalk::Place CopyWalk::At(const std::array<int64_t, kLoopsMax + 1>& digits) c
 }
 
 void CopyWalk::Copy(int64_t begin, int64_t end) const {
+  CopyBytes(begin, end);
+  if (streamed_) FenceStreamed();
+}
+
+void CopyWalk::CopyPieces(Place place, int64_t count, const WalkAxis& axis) const {
+  if (streamed_) {
+    StreamPieces(target_.data + place.target, source_.data + place.source, shape_.fragment_bytes, count,
+                 axis.target_stride, axis.source_stride);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(target_.data + place.target, source_.data + place.source, static_cast<size_t>(shape_.fragment_bytes));
+    place.source += axis.source_stride;
+    place.target += axis.target_stride;
+  }
+}
+
+void CopyWalk::CopyBytes(int64_t begin, int64_t end) const {
   std::array<int64_t, kLoopsMax + 1> digits{};
   int64_t index = begin / shape_.fragment_bytes;
   int64_t within = begin - index * shape_.fragment_bytes;
@@ -40,15 +75,13 @@ void CopyWalk::Copy(int64_t begin, int64_t end) const {
     digits[static_cast<size_t>(i)] = index % count;
     index /= count;
   }
-  const auto copy = [this](int64_t source, int64_t target, int64_t bytes) {
-    std::memcpy(target_.data + target, source_.data + source, static_cast<size_t>(bytes));
-  };
   const int inner = shape_.axis_count - 1;
   for (int64_t left = end - begin; left > 0;) {
-    Place place = At(digits);
+    const Place place = At(digits);
     if (within > 0 || left < shape_.fragment_bytes || inner < 0) {  // a part of one fragment, or the only one
       const int64_t bytes = std::min(shape_.fragment_bytes - within, left);
-      copy(place.source + within, place.target + within, bytes);
+      std::memcpy(target_.data + place.target + within, source_.data + place.source + within,
+                  static_cast<size_t>(bytes));
       left -= bytes;
       within = 0;
       if (inner < 0) return;
@@ -60,15 +93,10 @@ void CopyWalk::Copy(int64_t begin, int64_t end) const {
       left -= run * shape_.fragment_bytes;
       if (axis.rows) {
         for (const int64_t stop = digit + run; digit < stop; ++digit) {
-          place = At(digits);
-          copy(place.source, place.target, shape_.fragment_bytes);
+          CopyPieces(At(digits), 1, axis);
         }
       } else {
-        for (int64_t i = 0; i < run; ++i) {
-          copy(place.source, place.target, shape_.fragment_bytes);
-          place.source += axis.source_stride;
-          place.target += axis.target_stride;
-        }
+        CopyPieces(place, run, axis);
         digit += run;
       }
     }

@@ -25,6 +25,9 @@ class CopyWalk {
   // Bytes a thread copies before it looks at the cancel flag again. As much as the kernel maps with one fault: filling
   // page tables ahead of a copy was measured and gains nothing on memory that is there already.
   static constexpr int64_t kQuantumBytes = 64 << 10;
+  // A walk of so many bytes, in pieces shorter than so many, is written past the cache.
+  static constexpr int64_t kStreamedBytesMin = 16 << 20;
+  static constexpr int64_t kStreamedPieceMax = 4 << 10;
 
   // `program` outlives this object and has been checked against these very sizes.
   CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const CopySource& source, const CopyTarget& target);
@@ -33,7 +36,10 @@ class CopyWalk {
   // Whole fragments, or a part of one that is larger; at most kQuantumBytes.
   int64_t quantum_bytes() const { return quantum_bytes_; }
 
-  // Copies bytes [begin, end) of the walk's order. Any thread.
+  bool streamed() const { return streamed_; }
+
+  // Copies bytes [begin, end) of the walk's order. Any thread. They are there for whoever synchronises with it,
+  // streamed or not.
   void Copy(int64_t begin, int64_t end) const;
 
  private:
@@ -42,6 +48,10 @@ class CopyWalk {
     int64_t target;
   };
 
+  bool IsStreamed() const;
+  void CopyBytes(int64_t begin, int64_t end) const;
+  // Whole fragments along one axis.
+  void CopyPieces(Place place, int64_t count, const WalkAxis& axis) const;
   Place At(const std::array<int64_t, kLoopsMax + 1>& digits) const;
 
   const WalkShape shape_;
@@ -49,6 +59,7 @@ class CopyWalk {
   CopyTarget target_;
   int64_t bytes_;
   int64_t quantum_bytes_;
+  bool streamed_;
 };
 
 }  // namespace state_handoff

@@ -102,4 +102,14 @@ export interface TransferAddon {
     fragments: Float64Array,
     threads: number,
   ): number;
+  /** For benchmarks: half of each token's bytes, by a loop compiled for just that shape; nanoseconds. */
+  debugCopyHalfHeads(
+    host: NativeHost,
+    peer: number,
+    region: NativeRegion,
+    sourceBlocks: Int32Array,
+    targetBlocks: Int32Array,
+    bytes: number,
+    threads: number,
+  ): number;
 }

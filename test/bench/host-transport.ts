@@ -138,6 +138,14 @@ export class Rig {
     return addon().debugCopyFragments(host, peer.link.id, this.region.native as object, fragments, threads) / 1e9;
   }
 
+  /** Seconds of the native loops for halves of a token, over the one rectangle of `program`. */
+  halfHeads({ rectangles, tables }: CopyProgram, peer: HostPeer): number {
+    const { host } = this.transport as unknown as { host: object };
+    const [table, bytes] = [tables[0]!, rectangles[0]!.fragmentBytes];
+    const region = this.region.native as object;
+    return addon().debugCopyHalfHeads(host, peer.link.id, region, table.source, table.target, bytes, threads) / 1e9;
+  }
+
   /** @throws Error when a byte is not what the program puts there; then clears the target */
   verify(program: CopyProgram): void {
     eachFragment(program, (_sourceRegion, source, _targetRegion, at, length) => {
@@ -156,7 +164,7 @@ export class Rig {
   }
 }
 
-export function fragmentsOf(program: CopyProgram): Float64Array {
+function fragmentsOf(program: CopyProgram): Float64Array {
   const triples: number[] = [];
   eachFragment(program, (_sourceRegion, source, _targetRegion, at, length) => triples.push(source, at, length));
   return Float64Array.from(triples);

@@ -45,6 +45,7 @@ const signatures: { readonly [Name in keyof TransferAddon]: readonly Kind[] } = 
   hostQuiet: ['host'],
   debugCounters: [],
   debugCopyFragments: ['host', 'id', 'region', 'doubles', 'count'],
+  debugCopyHalfHeads: ['host', 'id', 'region', 'int32s', 'int32s', 'count', 'count'],
 };
 
 const region: NativeRegion = addon().regionAllocate(4096, 'arguments');
