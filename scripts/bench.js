@@ -3,15 +3,13 @@
 // exports `run` in a process of its own, and prints one table with the machine it was measured on. `--write` puts the
 // table into README.md. Ends with status 1 when a bench throws or misses its target.
 const { fork, spawnSync } = require('node:child_process');
-const { readdirSync, readFileSync, writeFileSync } = require('node:fs');
-const os = require('node:os');
+const { readdirSync } = require('node:fs');
 const { dirname, join } = require('node:path');
 const { buildAddonIfStale } = require('./addon-build');
+const { hardwareLine, markdownTable, replaceBetween } = require('./bench-table');
 
 const root = dirname(__dirname);
 const benches = join('test', 'bench');
-const begin = '<!-- bench:begin -->\n';
-const end = '<!-- bench:end -->';
 
 function parseArguments(args) {
   const options = { only: null, write: false };
@@ -77,40 +75,6 @@ function checkRow(bench, row) {
   }
 }
 
-const digits = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString());
-
-function hardwareLine() {
-  const [cpu] = os.cpus();
-  const memory = (os.totalmem() / 2 ** 30).toFixed(0);
-  return `${cpu?.model.trim() ?? os.arch()}, ${os.availableParallelism()} cores, ${memory} GiB, ${os.type()} ${os.release()}, Node ${process.version}`;
-}
-
-function markdownTable(rows) {
-  const cells = rows.map(({ name, value, unit, against, ratio, target, ok }) => [
-    name,
-    `${digits(value)} ${unit}`,
-    against ?? '',
-    ratio === null ? '' : digits(ratio),
-    target ?? '',
-    ok ? 'yes' : '**no**',
-  ]);
-  const table = [['what', 'measured', 'against', 'ratio', 'target', 'met'], ...cells].map((row) =>
-    row.map((cell) => cell.replaceAll('|', '\\|')),
-  );
-  const widths = table[0].map((_, column) => Math.max(3, ...table.map((row) => row[column].length)));
-  const line = (row) => `| ${row.map((cell, column) => cell.padEnd(widths[column])).join(' | ')} |\n`;
-  return `${hardwareLine()}\n\n${line(table[0])}${line(widths.map((width) => '-'.repeat(width)))}${table.slice(1).map(line).join('')}`;
-}
-
-function writeToReadme(text) {
-  const path = join(root, 'README.md');
-  const document = readFileSync(path, 'utf8');
-  const from = document.indexOf(begin);
-  const to = document.indexOf(end);
-  if (from < 0 || to < from) throw new Error('bench: README.md has no bench markers');
-  writeFileSync(path, `${document.slice(0, from + begin.length)}\n${text}\n${document.slice(to)}`);
-}
-
 async function main() {
   const options = parseArguments(process.argv.slice(2));
   const names = readdirSync(join(root, benches))
@@ -134,11 +98,11 @@ async function main() {
       console.error(error.message);
     }
   }
-  const table = markdownTable(rows);
+  const table = `${hardwareLine()}\n\n${markdownTable(rows)}`;
   console.log(table);
   const missed = rows.filter(({ ok }) => !ok).map(({ name }) => name);
   if (missed.length > 0) console.error(`targets missed: ${missed.join('; ')}`);
-  if (options.write && failed === 0) writeToReadme(table);
+  if (options.write && failed === 0) replaceBetween(join(root, 'README.md'), 'bench', table);
   if (failed > 0 || missed.length > 0 || rows.length === 0) process.exitCode = 1;
 }
 

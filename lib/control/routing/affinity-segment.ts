@@ -1,11 +1,12 @@
 /**
- * One segment of the affinity table: open addressing with linear probing over typed arrays. A slot is a block hash and up
- * to eight holders; a block with more holders has several slots. Small enough that growing or sweeping one segment never
- * holds the router up. It knows which stamps are alive only by asking its table.
+ * One segment of the affinity table: open addressing with linear probing over typed arrays. A slot is a block hash and some
+ * holders; a block with more holders has several slots. So small that growing or sweeping one is over in some microseconds.
+ * It knows which stamps are alive only by asking its table.
  */
 
-/** Holders of one slot. */
-const holdersPerSlot = 8;
+/** Holders of one slot: columns 0 to 7 in their order, or any columns, which are then named beside the stamps. */
+const orderedHolders = 8;
+const namedHolders = 4;
 
 /** Slots are filled up to this share, then the segment is rebuilt so that it is filled to `fillAfterRebuild`. */
 const fillMax = 0.8;
@@ -30,8 +31,11 @@ export interface SegmentTable {
 /** Stamps: 16 bits where they expire, 32 where they count recordings. */
 export type StampArrayType = typeof Uint16Array | typeof Uint32Array;
 
-/** Told of each living holder that a lookup meets. */
-export type HolderSink = (column: number, stamp: number) => void;
+/** Living holders that a lookup found; room for one of each column. */
+export interface FoundHolders {
+  readonly columns: Int32Array;
+  readonly stamps: Uint32Array;
+}
 
 /** The entries whose hash falls into one range. */
 export class AffinitySegment {
@@ -41,8 +45,12 @@ export class AffinitySegment {
   /** Low and high word of each slot's hash; both 0: the slot is free. */
   #keys = new Int32Array(0);
   #stamps: Uint16Array | Uint32Array;
-  /** The column of each holder; null while holder i of every slot is column i. */
+  /** The column of each holder; null while the holders of every slot are columns 0 to 7. */
   #columns: Uint8Array | null = null;
+  /** Holders of each slot. */
+  #ways = orderedHolders;
+  /** The fill at which it is rebuilt, in slots. */
+  #usedMax = 0;
 
   /**
    * @param slotsMax - living slots beyond which the oldest are dropped
@@ -60,74 +68,76 @@ export class AffinitySegment {
     return this.#keys.byteLength + this.#stamps.byteLength + (this.#columns?.byteLength ?? 0);
   }
 
-  /** Calls `sink` for every living holder of a hash; `place` is the table's for it. */
-  visit(low: number, high: number, place: number, sink: HolderSink): void {
+  /**
+   * Writes every living holder of a hash to `found`; `place` is the table's for it.
+   *
+   * @returns how many there are
+   */
+  find(low: number, high: number, place: number, found: FoundHolders): number {
     const slots = this.#slots;
-    if (slots === 0) return;
+    if (slots === 0) return 0;
+    const [keys, stamps, columns, ways] = [this.#keys, this.#stamps, this.#columns, this.#ways];
+    let count = 0;
     let slot = Math.floor(place * slots);
     for (;;) {
-      const keyLow = this.#keys[2 * slot]!;
-      const keyHigh = this.#keys[2 * slot + 1]!;
-      if (keyLow === 0 && keyHigh === 0) return;
-      if (keyLow === low && keyHigh === high && !this.#visitSlot(slot, sink)) return;
+      const keyLow = keys[2 * slot]!;
+      const keyHigh = keys[2 * slot + 1]!;
+      if (keyLow === 0 && keyHigh === 0) return count;
+      if (keyLow === low && keyHigh === high) {
+        let isFull = columns !== null;
+        for (let way = 0, at = slot * ways; way < ways; way++, at++) {
+          const stamp = stamps[at]!;
+          if (stamp === 0) {
+            isFull = false;
+            continue;
+          }
+          const column = columns === null ? way : columns[at]!;
+          if (!this.table.isAlive(column, stamp)) continue;
+          found.columns[count] = column;
+          found.stamps[count++] = stamp;
+        }
+        if (!isFull) return count;
+      }
       if (++slot === slots) slot = 0;
     }
   }
 
-  /** @returns whether there may be a further slot for the same hash */
-  #visitSlot(slot: number, sink: HolderSink): boolean {
-    const from = slot * holdersPerSlot;
-    const columns = this.#columns;
-    let full = columns !== null;
-    for (let way = 0; way < holdersPerSlot; way++) {
-      const stamp = this.#stamps[from + way]!;
-      if (stamp === 0) {
-        full = false;
-        continue;
-      }
-      const column = columns === null ? way : columns[from + way]!;
-      if (this.table.isAlive(column, stamp)) sink(column, stamp);
-    }
-    return full;
-  }
-
   /** Records that `column` holds a hash. @returns false when there was no place for it */
   put(low: number, high: number, place: number, column: number, stamp: number): boolean {
-    if (this.used >= Math.floor(this.#slots * fillMax)) this.rebuild();
-    if (column >= holdersPerSlot) this.#columns ??= identityColumns(this.#slots);
+    if (column >= orderedHolders && this.#columns === null) this.rebuild(namedHolders);
+    else if (this.used >= this.#usedMax) this.rebuild();
     return this.#put(low, high, place, column, stamp);
   }
 
   #put(low: number, high: number, place: number, column: number, stamp: number): boolean {
-    const slots = this.#slots;
-    const columns = this.#columns;
+    const [keys, stamps, columns, ways, slots] = [this.#keys, this.#stamps, this.#columns, this.#ways, this.#slots];
     let slot = Math.floor(place * slots);
     let reusable = -1;
     for (let probe = 0; probe < probesMax; probe++) {
-      const keyLow = this.#keys[2 * slot]!;
-      const keyHigh = this.#keys[2 * slot + 1]!;
+      const keyLow = keys[2 * slot]!;
+      const keyHigh = keys[2 * slot + 1]!;
       const isFree = keyLow === 0 && keyHigh === 0;
       if (isFree && reusable >= 0) break;
       if (isFree) {
-        this.#keys[2 * slot] = low;
-        this.#keys[2 * slot + 1] = high;
+        keys[2 * slot] = low;
+        keys[2 * slot + 1] = high;
         this.used++;
       }
       if (isFree || (keyLow === low && keyHigh === high)) {
-        const from = slot * holdersPerSlot;
+        const from = slot * ways;
         if (columns === null) {
-          this.#stamps[from + column] = stamp;
+          stamps[from + column] = stamp;
           return true;
         }
         let full = true;
-        for (let way = from; way < from + holdersPerSlot; way++) {
-          const known = this.#stamps[way]!;
-          if (known !== 0 && columns[way] === column) {
-            this.#stamps[way] = stamp;
+        for (let at = from; at < from + ways; at++) {
+          const known = stamps[at]!;
+          if (known !== 0 && columns[at] === column) {
+            stamps[at] = stamp;
             return true;
           }
           if (known === 0) full = false;
-          if (reusable < 0 && (known === 0 || !this.table.isAlive(columns[way]!, known))) reusable = way;
+          if (reusable < 0 && (known === 0 || !this.table.isAlive(columns[at]!, known))) reusable = at;
         }
         if (!full) break;
       }
@@ -135,7 +145,7 @@ export class AffinitySegment {
     }
     if (reusable < 0) return false;
     columns![reusable] = column;
-    this.#stamps[reusable] = stamp;
+    stamps[reusable] = stamp;
     return true;
   }
 
@@ -149,69 +159,86 @@ export class AffinitySegment {
   }
 
   #columnAt(at: number): number {
-    return this.#columns === null ? at % holdersPerSlot : this.#columns[at]!;
+    return this.#columns === null ? at % orderedHolders : this.#columns[at]!;
   }
 
   /** Drops what is dead, and the oldest slots where too many live; afterwards there is room for at least one more. */
-  rebuild(): void {
-    const [keys, stamps, columns, slots] = [this.#keys, this.#stamps, this.#columns, this.#slots];
-    const ages = this.#youngestHolders();
+  rebuild(ways = this.#ways): void {
+    const [keys, stamps, columns, slots, waysBefore] = [
+      this.#keys,
+      this.#stamps,
+      this.#columns,
+      this.#slots,
+      this.#ways,
+    ];
+    const { ages, extra } = this.#youngestHolders(ways);
     const keeps = youngest(ages, this.slotsMax);
     const kept = keeps.reduce((sum, keep) => sum + keep, 0);
-    const size = Math.max(slotsMin, Math.ceil((kept + 1) / fillAfterRebuild));
+    const size = Math.max(slotsMin, Math.ceil((kept + extra + 1) / fillAfterRebuild));
     this.#slots = size;
+    this.#ways = ways;
+    this.#usedMax = Math.floor(size * fillMax);
     this.#keys = new Int32Array(2 * size);
-    this.#stamps = new this.stampType(holdersPerSlot * size);
-    this.#columns = columns === null ? null : new Uint8Array(holdersPerSlot * size);
+    this.#stamps = new this.stampType(ways * size);
+    this.#columns = ways === namedHolders ? new Uint8Array(ways * size) : null;
     this.used = 0;
     for (let slot = 0; slot < slots; slot++) {
       if (keeps[slot] === 0) continue;
       const [low, high] = [keys[2 * slot]!, keys[2 * slot + 1]!];
       const place = this.table.place(low, high);
-      for (let way = 0; way < holdersPerSlot; way++) {
-        const at = slot * holdersPerSlot + way;
-        const column = columns === null ? way : columns[at]!;
+      for (let way = 0, at = slot * waysBefore; way < waysBefore; way++, at++) {
         const stamp = stamps[at]!;
-        if (stamp !== 0 && this.table.isAlive(column, stamp)) this.#put(low, high, place, column, stamp);
+        if (stamp === 0) continue;
+        const column = columns === null ? way : columns[at]!;
+        if (this.table.isAlive(column, stamp)) this.#put(low, high, place, column, stamp);
       }
     }
   }
 
-  /** The age of each slot's youngest living holder; infinite where none lives. */
-  #youngestHolders(): Float64Array {
+  /**
+   * The age of each slot's youngest living holder, infinite where none lives; and how many slots more than now it takes
+   * when a slot has room for `ways` holders only.
+   */
+  #youngestHolders(ways: number): { readonly ages: Float64Array; readonly extra: number } {
+    const [stamps, table] = [this.#stamps, this.table];
     const ages = new Float64Array(this.#slots).fill(Infinity);
-    for (let at = 0; at < this.#stamps.length; at++) {
-      const stamp = this.#stamps[at]!;
-      if (stamp === 0 || !this.table.isAlive(this.#columnAt(at), stamp)) continue;
-      const slot = Math.floor(at / holdersPerSlot);
-      ages[slot] = Math.min(ages[slot]!, this.table.age(stamp));
+    let extra = 0;
+    for (let slot = 0, at = 0; slot < ages.length; slot++) {
+      let age = Infinity;
+      let holders = 0;
+      for (let way = 0; way < this.#ways; way++, at++) {
+        const stamp = stamps[at]!;
+        if (stamp === 0 || !table.isAlive(this.#columnAt(at), stamp)) continue;
+        holders++;
+        age = Math.min(age, table.age(stamp));
+      }
+      ages[slot] = age;
+      if (holders > ways) extra += Math.ceil(holders / ways) - 1;
     }
-    return ages;
+    return { ages, extra };
   }
-}
-
-function identityColumns(slots: number): Uint8Array {
-  return new Uint8Array(slots * holdersPerSlot).map((_, at) => at % holdersPerSlot);
 }
 
 /** Marks the entries with finite ages; beyond `most`, a good part of them is dropped, the oldest first. */
 function youngest(ages: Float64Array, most: number): Uint8Array {
   const keeps = new Uint8Array(ages.length);
   let [living, ageMax] = [0, 0];
-  for (const [at, age] of ages.entries()) {
+  for (let at = 0; at < ages.length; at++) {
+    const age = ages[at]!;
     if (age === Infinity) continue;
     keeps[at] = 1;
     living++;
-    ageMax = Math.max(ageMax, age);
+    if (age > ageMax) ageMax = age;
   }
   if (living < most) return keeps;
   const classOf = (age: number): number => Math.floor((age / (ageMax + 1)) * ageClasses);
   const counts = new Uint32Array(ageClasses);
-  for (const [at, age] of ages.entries()) if (keeps[at] === 1) counts[classOf(age)]!++;
+  for (let at = 0; at < ages.length; at++) if (keeps[at] === 1) counts[classOf(ages[at]!)]!++;
   let room = Math.floor(most * keptWhenFull);
   let last = 0;
   while (counts[last]! <= room) room -= counts[last++]!;
-  for (const [at, age] of ages.entries()) {
+  for (let at = 0; at < ages.length; at++) {
+    const age = ages[at]!;
     if (keeps[at] === 0 || classOf(age) < last) continue;
     keeps[at] = classOf(age) === last && room-- > 0 ? 1 : 0;
   }
