@@ -194,3 +194,30 @@ test.each([
 ])('%j is refused', (options, message) => {
   expect(() => new AffinityTable(options)).toThrow(message);
 });
+
+test.each([
+  [8, 1],
+  [8, 8],
+  [affinityColumnsMax, 1],
+  [affinityColumnsMax, 4],
+])('of %i engines, %i for each block: at most 40 bytes an entry', (engineCount, holders) => {
+  const table = new AffinityTable({ ttlMs: 300_000, blocksMax: 12_000 });
+  const columns = Array.from({ length: engineCount }, () => table.join()!);
+  const perEngine = 1000;
+  for (let from = 0; from < 10_000; from += perEngine) {
+    const hashes = BigInt64Array.from(hashesOf(from, perEngine));
+    for (let turn = 0; turn < holders; turn++)
+      table.record(columns[(from / perEngine + turn) % engineCount]!, hashes, turn);
+  }
+  expect(table.size).toBe(10_000);
+  expect(table.bytes / table.size).toBeLessThanOrEqual(40);
+  expect(table.holders(hashOf(500), holders)).toHaveLength(holders);
+});
+
+test('an engine beyond the eighth finds its place beside those that are there, and none is lost', () => {
+  const table = new AffinityTable({ ttlMs: null, blocksMax: 20_000 });
+  const columns = Array.from({ length: 10 }, () => table.join()!);
+  const hashes = BigInt64Array.from(hashesOf(0, 1500));
+  for (const column of columns) table.record(column, hashes, 0);
+  for (const hash of hashes) expect(table.holders(hash, 0).map(({ column }) => column)).toEqual(columns);
+});

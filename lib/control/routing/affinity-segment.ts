@@ -8,9 +8,9 @@
 const orderedHolders = 8;
 const namedHolders = 4;
 
-/** Slots are filled up to this share, then the segment is rebuilt so that it is filled to `fillAfterRebuild`. */
-const fillMax = 0.8;
-const fillAfterRebuild = 0.67;
+/** Slots are filled up to this share, then the segment is rebuilt so that it is filled to `fillAfterRebuild`: at most 39 bytes a slot. */
+const fillMax = 0.85;
+const fillAfterRebuild = 0.63;
 const slotsMin = 16;
 /** A run that no honest set of hashes produces; what would lie behind it is not recorded. */
 const probesMax = 1024;

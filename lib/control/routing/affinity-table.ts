@@ -4,14 +4,14 @@
  * then on and swept as the table is used.
  */
 import { argumentError } from '../../errors.js';
-import { AffinitySegment, type HolderSink, type SegmentTable } from './affinity-segment.js';
+import { AffinitySegment, type FoundHolders, type SegmentTable } from './affinity-segment.js';
 import { AffinityStamps } from './affinity-stamps.js';
 
 /** How the table is laid out. */
 export interface AffinityTableOptions {
   /** After this time an entry no longer counts; null: never, and entries are as recent as their recording's number. */
   readonly ttlMs: number | null;
-  /** Blocks that are remembered, about; beyond, the oldest are forgotten. */
+  /** Blocks that are remembered, about, fewer when many engines hold each; beyond, the oldest are forgotten. */
   readonly blocksMax: number;
   /** Keeps peers that choose their hashes from choosing where they lie; any two 32-bit numbers, secret. */
   readonly seed?: readonly [number, number];
@@ -30,8 +30,11 @@ export interface AffinityHolder {
 /** Engines that the table can tell apart. */
 export const affinityColumnsMax = 256;
 
-const blocksPerSegment = 8192;
-const segmentsMax = 2048;
+/** A segment is rebuilt in one go, and one request can make several of them due. */
+const blocksPerSegment = 1024;
+const segmentsMax = 16_384;
+/** Stamps within which all segments are swept, about: those of one time to live. */
+const stampsOfSweep = 4096;
 const blocksMaxMax = 2 ** 26;
 
 /** Prompt blocks and the engines that were assigned them. Hashes are those of spec 3; a hash of 0 names nothing. */
@@ -44,7 +47,12 @@ export class AffinityTable implements SegmentTable {
   readonly #taken = new Uint8Array(affinityColumnsMax);
   readonly #seed: readonly [number, number];
   readonly #expires: boolean;
+  readonly #sweptAtOnce: number;
   #sweepAt = 0;
+  readonly #found: FoundHolders = {
+    columns: new Int32Array(affinityColumnsMax),
+    stamps: new Uint32Array(affinityColumnsMax),
+  };
 
   /** @throws `OPTION_INVALID` */
   constructor({ ttlMs, blocksMax, seed = [0x2545f491, 0x4f6cdd1d] }: AffinityTableOptions) {
@@ -59,10 +67,11 @@ export class AffinityTable implements SegmentTable {
       Math.ceil(Math.log2(Math.max(1, blocksMax / blocksPerSegment))),
     );
     const count = 2 ** this.#segmentBits;
+    this.#sweptAtOnce = Math.ceil(count / stampsOfSweep);
     this.#stamps = new AffinityStamps({
       ttlMs,
       modulus: ttlMs === null ? 2 ** 32 - 1 : 2 ** 16 - 1,
-      margin: count + 1,
+      margin: Math.ceil(count / this.#sweptAtOnce) + 1,
     });
     const stampType = ttlMs === null ? Uint32Array : Uint16Array;
     const slotsMax = Math.ceil(blocksMax / count);
@@ -116,13 +125,14 @@ export class AffinityTable implements SegmentTable {
     this.#stamps.expire(nowMs);
     depths.fill(0);
     const words = wordsOf(hashes);
+    const { columns } = this.#found;
     let deepest = 0;
-    let block = 0;
-    const sink: HolderSink = (column) => {
-      if (depths[column] === block) deepest = depths[column] = block + 1;
-    };
-    for (; 2 * block < words.length && deepest === block; block++) {
-      this.#visit(words[2 * block]!, words[2 * block + 1]!, sink);
+    for (let block = 0; 2 * block < words.length && deepest === block; block++) {
+      const count = this.#find(words[2 * block]!, words[2 * block + 1]!);
+      for (let at = 0; at < count; at++) {
+        const column = columns[at]!;
+        if (depths[column] === block) deepest = depths[column] = block + 1;
+      }
     }
   }
 
@@ -137,14 +147,11 @@ export class AffinityTable implements SegmentTable {
     this.#stamps.expire(nowMs);
     recencies.fill(0);
     const words = wordsOf(hashes);
-    let isHeld = false;
-    const sink: HolderSink = (column, stamp) => {
-      isHeld = true;
-      recencies[column] = this.#stamps.countOf(stamp) + 1;
-    };
+    const { columns, stamps } = this.#found;
     for (let block = hashes.length; block > 0; block--) {
-      this.#visit(words[2 * block - 2]!, words[2 * block - 1]!, sink);
-      if (isHeld) return block;
+      const count = this.#find(words[2 * block - 2]!, words[2 * block - 1]!);
+      for (let at = 0; at < count; at++) recencies[columns[at]!] = this.#stamps.countOf(stamps[at]!) + 1;
+      if (count > 0) return block;
     }
     return 0;
   }
@@ -153,11 +160,11 @@ export class AffinityTable implements SegmentTable {
   holders(hash: bigint, nowMs: number): AffinityHolder[] {
     this.#stamps.expire(nowMs);
     const words = wordsOf(BigInt64Array.of(hash));
-    const found: AffinityHolder[] = [];
-    this.#visit(words[0]!, words[1]!, (column, stamp) =>
-      found.push({ column, recency: this.#stamps.countOf(stamp) + 1 }),
-    );
-    return found.sort((a, b) => a.column - b.column);
+    const count = this.#find(words[0]!, words[1]!);
+    const { columns, stamps } = this.#found;
+    return Array.from({ length: count }, (_, at) => {
+      return { column: columns[at]!, recency: this.#stamps.countOf(stamps[at]!) + 1 };
+    }).sort((a, b) => a.column - b.column);
   }
 
   /** For the segments. @internal */
@@ -176,17 +183,19 @@ export class AffinityTable implements SegmentTable {
     return this.#placeOf(this.#mix(low, high));
   }
 
-  #visit(low: number, high: number, sink: HolderSink): void {
-    if (low === 0 && high === 0) return;
+  #find(low: number, high: number): number {
+    if (low === 0 && high === 0) return 0;
     const mixed = this.#mix(low, high);
-    this.#segments[this.#segmentOf(mixed)]!.visit(low, high, this.#placeOf(mixed), sink);
+    return this.#segments[this.#segmentOf(mixed)]!.find(low, high, this.#placeOf(mixed), this.#found);
   }
 
   /** Every segment comes round before a dead stamp is used again. */
   #sweep(): void {
-    const segment = this.#segments[this.#sweepAt]!;
-    this.#sweepAt = (this.#sweepAt + 1) % this.#segments.length;
-    if (segment.hasDead()) segment.rebuild();
+    for (let left = this.#sweptAtOnce; left > 0; left--) {
+      const segment = this.#segments[this.#sweepAt]!;
+      this.#sweepAt = (this.#sweepAt + 1) % this.#segments.length;
+      if (segment.hasDead()) segment.rebuild();
+    }
   }
 
   #segmentOf(mixed: number): number {
