@@ -67,7 +67,7 @@ export {
   type SpawnCoordinatorOptions,
 } from './control/spawn-coordinator.js';
 export { CoordinatedEngine } from './control/coordinated-engine.js';
-export type { CoordinatedEngineOptions, PrefillOrder } from './control/coordinated-engine-options.js';
+export type { CoordinatedEngineOptions, DecodeOrder, PrefillOrder } from './control/coordinated-engine-options.js';
 export {
   errorCodes,
   type HandoffError,

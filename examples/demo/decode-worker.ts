@@ -3,6 +3,7 @@
  * what it sees on the way: who waits for room, what was cached, what moved and how fast.
  */
 import { isHandoffError, type Fence } from 'state-handoff';
+import type { DecodeOrder } from 'state-handoff/coordinator';
 import { Engine, type EngineOptions, type FinishedExtra } from '../engine/index.js';
 import { EngineRank } from './engine-rank.js';
 import { digestOf } from './engine-setting.js';
@@ -42,7 +43,17 @@ class DecodeWorker {
     if (!isLeader) return;
     handoff.on('handoffAdmitted', ({ requestId }) => send({ kind: 'admitted', id: String(requestId) }));
     handoff.on('kvReadDone', ({ requestId, source }) => {
+      this.letGo(String(requestId));
       if (source !== null) send({ kind: 'readDone', id: String(requestId), handoff: source });
+    });
+    rank.engine.attachHandoff({
+      finishRequest: (attemptId, result) => {
+        const { logits, proposed, accepted } = result.extra as FinishedExtra;
+        const rows = (logits ?? []).flatMap((row) => (row === null ? [] : [digestOf(row)]));
+        send({ kind: 'computed', id: String(result.requestId), logits: rows, proposed, accepted });
+        handoff.finishRequest(attemptId, result);
+      },
+      failRequest: (attemptId, error) => handoff.failRequest(attemptId, error),
     });
   }
 
@@ -51,15 +62,19 @@ class DecodeWorker {
     send: (message: Message<typeof decodeAnswers>) => void,
     fail: (error: unknown) => void,
   ): Promise<DecodeWorker> {
+    const { coordinator: address } = setting;
     const onToken: NonNullable<EngineOptions['onToken']> = ({ requestId, token, index }) =>
-      send({ kind: 'token', id: String(requestId), index, token });
+      address === null
+        ? send({ kind: 'token', id: String(requestId), index, token })
+        : parts.worker?.rank.stream(requestId, [token]);
     const build = (options: EngineOptions): HoldingEngine =>
       new HoldingEngine(options.ranks?.place.isLeader === true ? { ...options, onToken } : options);
     const parts: { worker: DecodeWorker | null } = { worker: null };
     const onMoment = (): void => parts.worker?.look();
     const rank = await EngineRank.open('decode', setting, build, { onMoment });
-    parts.worker = new DecodeWorker(rank, setting.corrupt, send, fail);
-    return parts.worker;
+    const worker = (parts.worker = new DecodeWorker(rank, setting.corrupt, send, fail));
+    if (address !== null) await rank.join({ address, onHandoff: (order) => worker.receive(order) });
+    return worker;
   }
 
   async run(): Promise<void> {
@@ -77,26 +92,27 @@ class DecodeWorker {
     if (holdTransfer) this.hold(id);
     const result = this.rank.loop.takeOver({ requestId: id, prompt, samplingParams, ticket });
     result.then(
-      ({ generatedTokens, generatedLogProbs, finishReason, extra }) => {
-        const { logits, proposed, accepted } = (extra ?? { logits: [], proposed: 0, accepted: 0 }) as FinishedExtra;
-        this.send({
-          kind: 'finished',
-          id,
-          tokens: generatedTokens,
-          reason: finishReason,
-          logProbs: generatedLogProbs,
-          logits: (logits ?? []).flatMap((row) => (row === null ? [] : [digestOf(row)])),
-          proposed,
-          accepted,
-        });
-      },
+      ({ generatedTokens: tokens, generatedLogProbs: logProbs, finishReason: reason }) =>
+        this.send({ kind: 'finished', id, tokens, reason, logProbs }),
       (error: unknown) => {
-        this.letGo(id);
         if (!isHandoffError(error)) return this.fail(error);
         this.send({ kind: 'failed', id, code: error.code, message: error.message });
       },
     );
     this.look();
+    this.rank.wake();
+  }
+
+  /** What the coordinator asks for; the SDK takes it over. */
+  private receive({ requestId, samplingParams }: DecodeOrder): void {
+    this.look();
+    this.send({ kind: 'labelled', id: String(samplingParams['x_request_id']), label: String(requestId) });
+    if (samplingParams['demo_hold'] === true) this.hold(String(requestId));
+  }
+
+  /** No transfer is held back any more. */
+  letAllGo(): void {
+    for (const id of [...this.held]) this.letGo(id);
     this.rank.wake();
   }
 
@@ -152,6 +168,8 @@ const port = openPort('decode', decodeCommands, decodeAnswers, async (command): 
       return worker?.take(command);
     case 'abort':
       return worker?.abort(command.id);
+    case 'letGo':
+      return worker?.letAllGo();
     case 'stop':
       return worker?.stop();
   }

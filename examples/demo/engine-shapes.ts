@@ -17,10 +17,13 @@ export interface EngineShapes {
 /** Processes of both sides at most. */
 const ranksMax = 32;
 
-/** @throws `ARGUMENT_INVALID` naming the flag */
-export function enginesOf(given: ReadonlyMap<string, string>): EngineShapes {
+/**
+ * @param usual - engines of a side that no flag tells about, of one rank each
+ * @throws `ARGUMENT_INVALID` naming the flag
+ */
+export function enginesOf(given: ReadonlyMap<string, string>, usual = 1): EngineShapes {
   const spec = given.get('--inference-shards');
-  if (spec === undefined) return { prefill: sideOf('prefill', given), decode: sideOf('decode', given) };
+  if (spec === undefined) return { prefill: sideOf('prefill', given, usual), decode: sideOf('decode', given, usual) };
   if (given.has('--prefill') || given.has('--decode')) {
     throw badInput('--inference-shards', 'neither --prefill nor --decode beside it', spec);
   }
@@ -29,10 +32,10 @@ export function enginesOf(given: ReadonlyMap<string, string>): EngineShapes {
   return { prefill: having('prefill'), decode: having('decode') };
 }
 
-/** One shard or several, without a role or with the side's own; one rank when the flag is not given. */
-function sideOf(side: 'prefill' | 'decode', given: ReadonlyMap<string, string>): RankShape[] {
+/** One shard or several, without a role or with the side's own; the usual number of single ranks when the flag is not given. */
+function sideOf(side: 'prefill' | 'decode', given: ReadonlyMap<string, string>, usual: number): RankShape[] {
   const flag = `--${side}`;
-  const shards = named(flag, () => shardsIn(given.get(flag) ?? 'tp=1', false));
+  const shards = named(flag, () => shardsIn(given.get(flag) ?? Array(usual).fill('tp=1').join('+'), false));
   const other = shards.find(({ role }) => role !== null && role !== side);
   if (other !== undefined) throw badInput(`${flag} role`, side, other.role);
   return shards.map(shapeOf);

@@ -116,6 +116,8 @@ const engine = record({
   transport: text(64),
   ssmGroups: integer(1, 64),
   ranks,
+  /** Where the coordinator listens; null: the router carries the messages itself. */
+  coordinator: nullable(text(256)),
   /** Decode: flips one bit of the first request's state once it has landed, to show that a wrong byte is found out. */
   corrupt: flag,
 });
@@ -148,6 +150,9 @@ export const answer = {
   busy: { tokens: integer(0) },
 } satisfies Schema;
 
+/** Behind a coordinator: a leading rank knows this request under the coordinator's number, and speaks of it by that. */
+const labelled = { labelled: { id, label: id } } satisfies Schema;
+
 /** Router to prefill. */
 export const prefillCommands = {
   ...command,
@@ -158,6 +163,7 @@ export const prefillCommands = {
 /** Prefill to router. */
 export const prefillAnswers = {
   ...answer,
+  ...labelled,
   prefilled: {
     id,
     ticket: text(8 * 1024 * 1024),
@@ -183,11 +189,14 @@ export const decodeCommands = {
     holdTransfer: flag,
   },
   abort: { id },
+  /** No transfer is held back any more. */
+  letGo: {},
 } satisfies Schema;
 
 /** Decode to router. */
 export const decodeAnswers = {
   ...answer,
+  ...labelled,
   /** No room: waits in line. */
   deferred: { id },
   /** Room for all of it is reserved. `turn` counts the looks at the queue; an earlier one means reserved earlier. */
@@ -201,6 +210,10 @@ export const decodeAnswers = {
     tokens,
     reason: oneOf('length', 'stop'),
     logProbs,
+  },
+  /** How a request that ran here was computed; comes before its result. */
+  computed: {
+    id,
     /** Of the tokens that were drawn here: all but the first. */
     logits: digests,
     proposed: integer(0),

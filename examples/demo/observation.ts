@@ -6,12 +6,21 @@ import type { DemoRequest } from './scenario.js';
 type Decode = Message<typeof decodeAnswers>;
 type Reference = Extract<Message<typeof referenceAnswers>, { kind: 'result' }>;
 type Sampling = Extract<Message<typeof prefillCommands>, { kind: 'prompt' }>['sampling'];
-type FinishedAnswer = Extract<Decode, { kind: 'finished' }>;
+type FinishedAnswer = Omit<Extract<Decode, { kind: 'finished' }>, 'kind' | 'id'>;
+type Computed = Omit<Extract<Decode, { kind: 'computed' }>, 'kind' | 'id'>;
 
 type Landed = Pick<Extract<Decode, { kind: 'landed' }>, 'bytes' | 'milliseconds' | 'transport'>;
 
+/** The decode instance of a request. */
+export interface DecodePlace {
+  readonly instance: string;
+  /** Of that instance. */
+  readonly ranks: number;
+  readonly sizes: StateSizes;
+}
+
 export class Observation {
-  readonly submittedAt = performance.now();
+  submittedAt = performance.now();
   ticket: string | null = null;
   /** Digest of what prefill drew the first token from. */
   firstLogits: string | null = null;
@@ -23,6 +32,12 @@ export class Observation {
   isRead = false;
   isReleased = false;
   finished: FinishedAnswer | null = null;
+  /** Nothing, for a request that decode never ran. */
+  computed: Computed = { logits: [], proposed: 0, accepted: 0 };
+  /** Who decodes it; null until that is known. */
+  decode: DecodePlace | null = null;
+  /** Its place among the requests that came to decode; -1 before. */
+  arrival = -1;
   failed: { readonly code: string; readonly message: string } | null = null;
   reference: Reference | null = null;
   /** Streamed tokens that have not been printed. */
@@ -35,24 +50,24 @@ export class Observation {
   constructor(
     readonly request: DemoRequest,
     readonly sampling: Sampling,
-    /** The instances that run it. */
-    readonly route: { readonly prefill: number; readonly decode: number },
-    private readonly sizes: StateSizes,
-    /** Of the decode instance. */
-    private readonly ranks: number,
   ) {}
 
   /** A rank has all its bytes. */
   land(landed: Landed): void {
     const ranks = this.landedRanks;
     ranks.push(landed);
-    if (ranks.length < this.ranks) return;
+    if (ranks.length < (this.decode?.ranks ?? Infinity)) return;
     this.landed = {
       bytes: ranks.reduce((sum, { bytes }) => sum + bytes, 0),
       milliseconds: Math.max(...ranks.map(({ milliseconds }) => milliseconds)),
       // A rank without a share says none.
       transport: ranks.find(({ transport }) => transport !== '')?.transport ?? '',
     };
+  }
+
+  /** For the start of a line. */
+  get name(): string {
+    return this.request.id.padEnd(10);
   }
 
   get isSettled(): boolean {
@@ -117,10 +132,10 @@ export class Observation {
 
   /** Where the output differs from that of one engine without a handoff. */
   differences(): readonly string[] {
-    const { finished, reference } = this;
+    const { finished, computed, reference } = this;
     if (finished === null) return [];
     if (reference === null) return ['was not compared'];
-    const logits = [this.firstLogits ?? '', ...finished.logits].slice(0, finished.tokens.length);
+    const logits = [this.firstLogits ?? '', ...computed.logits].slice(0, finished.tokens.length);
     return [
       ...firstDifference('token', finished.tokens, reference.tokens),
       ...firstDifference('logits of token', logits, reference.logits),
@@ -131,7 +146,7 @@ export class Observation {
 
   /** What did not go as the scenario says. */
   surprises(): readonly string[] {
-    const { request, finished, failed, reserved } = this;
+    const { request, finished, failed, reserved, decode } = this;
     const { expects } = request;
     const found: string[] = [];
     const expect = (what: string, expected: unknown, got: unknown): void => {
@@ -144,7 +159,7 @@ export class Observation {
     if (expects.cachedBlocks !== null) expect('cached prefix blocks', expects.cachedBlocks, reserved?.cachedBlocks);
     expect('source read and released', true, this.isRead && this.isReleased);
     if (finished !== null) {
-      const { blockBytes, slotBytes } = this.sizes;
+      const { blockBytes, slotBytes } = decode?.sizes ?? { blockBytes: NaN, slotBytes: NaN };
       expect('bytes moved', this.movedBlocks * blockBytes + slotBytes, this.landed?.bytes);
       if (expects.runsOnDecode) found.push(...firstDifference('streamed token', this.streamed, finished.tokens));
     } else if (expects.end === 'aborted') {

@@ -27,6 +27,8 @@ export interface DemoOptions {
   /** Each entry is one engine, or several that share experts. */
   readonly prefill: readonly RankShape[];
   readonly decode: readonly RankShape[];
+  /** The shipped coordinator, as a process, in place of the router's own relaying. */
+  readonly coordinator: boolean;
   /** SSM groups of a hybrid model: as many as the widest tensor parallelism needs. */
   readonly ssmGroups: number;
   /** Where to draw the plan. */
@@ -59,6 +61,7 @@ usage: npm run demo -- [flags]
   --decode SIZES      the same for the decode engine; several engines: tp=2+pp=2
   --inference-shards SPEC
                       both sides at once: role=prefill,tp=2+role=decode,pp=2
+  --coordinator       behind the shipped coordinator, a process of its own; by default with two engines a side
   --svg FILE          draw which rank gives what to which rank
   --prompt TEXT       run this prompt instead of the scenario; may be repeated
   --prompt-file FILE  run the text of this file instead of the scenario; may be repeated
@@ -69,7 +72,7 @@ Exit status: 0 when everything went as expected and all output is identical to t
 1 when not; 2 for a flag that makes no sense.
 `;
 
-const flags = ['--json', '--help', '--corrupt'] as const;
+const flags = ['--json', '--help', '--coordinator', '--corrupt'] as const;
 const integers = {
   '--layers': [1, 16],
   '--proposals': [0, 4],
@@ -117,7 +120,8 @@ export function parseOptions(argv: readonly string[]): DemoOptions {
   if (layers === 1 && models.some((kind) => kind !== 'attention')) {
     throw badInput('--layers', `at least 2 for ${models.join(' and ')}`, layers);
   }
-  const engines = enginesOf(given);
+  const coordinator = given.has('--coordinator');
+  const engines = enginesOf(given, coordinator ? 2 : 1);
   const ssmGroups = Math.max(2, ...[...engines.prefill, ...engines.decode].map(({ tp }) => tp));
   const seed = integer('--seed', 1);
   for (const kind of models) checkEngines(demoModel({ kind, layers, seed, proposals: 0, ssmGroups }), engines);
@@ -125,6 +129,7 @@ export function parseOptions(argv: readonly string[]): DemoOptions {
     models,
     layers,
     ...engines,
+    coordinator,
     ssmGroups,
     svg: given.get('--svg') ?? null,
     blocks: integer('--blocks', 48),

@@ -2,7 +2,8 @@
  * A rank of a prefill engine: computes prompts, pins their state, and says where it lies. Pins are kept until the router
  * says that decode has read them.
  */
-import { encodeTicket, type HandoffRef, type Ticket } from 'state-handoff';
+import { encodeTicket, type HandoffRef, type RequestId, type Ticket } from 'state-handoff';
+import type { PrefillOrder } from 'state-handoff/coordinator';
 import { Engine, type FinishedPrefill } from '../engine/index.js';
 import { EngineRank } from './engine-rank.js';
 import { digestOf } from './engine-setting.js';
@@ -11,6 +12,9 @@ import { remains } from './remains.js';
 import { openPort } from './worker-port.js';
 
 class PrefillWorker {
+  /** Behind a coordinator: who waits for which ticket. */
+  private readonly awaited = new Map<RequestId, (ticket: Ticket) => void>();
+
   private constructor(
     private readonly rank: EngineRank<Engine>,
     private readonly send: (message: Message<typeof prefillAnswers>) => void,
@@ -23,9 +27,16 @@ class PrefillWorker {
     setting: EngineSetting,
     send: (message: Message<typeof prefillAnswers>) => void,
   ): Promise<PrefillWorker> {
-    const onTicket = (finished: FinishedPrefill, ticket: Ticket): void => send(prefilled(finished, ticket));
+    const parts: { worker: PrefillWorker | null } = { worker: null };
+    const onTicket = (finished: FinishedPrefill, ticket: Ticket): void => {
+      send(prefilled(finished, ticket));
+      parts.worker?.awaited.get(finished.requestId)?.(ticket);
+    };
     const rank = await EngineRank.open('prefill', setting, (options) => new Engine(options), { onTicket });
-    return new PrefillWorker(rank, send);
+    const worker = (parts.worker = new PrefillWorker(rank, send));
+    const { coordinator: address } = setting;
+    if (address !== null) await rank.join({ address, prefill: (order) => worker.compute(order) });
+    return worker;
   }
 
   async run(): Promise<void> {
@@ -51,6 +62,21 @@ class PrefillWorker {
         this.send({ kind: 'failed', id, code: error.code, message: error.message });
       });
     this.rank.wake();
+  }
+
+  /** What the coordinator asks for. */
+  private async compute({ requestId, prompt, samplingParams, signal }: PrefillOrder): Promise<Ticket> {
+    const { engine } = this.rank;
+    this.send({ kind: 'labelled', id: String(samplingParams['x_request_id']), label: String(requestId) });
+    const ticket = new Promise<Ticket>((resolve) => this.awaited.set(requestId, resolve));
+    signal.addEventListener('abort', () => engine.abort(requestId));
+    try {
+      // Its ticket is there before its promise resolves.
+      await engine.addRequest({ requestId, prompt, samplingParams });
+      return await ticket;
+    } finally {
+      this.awaited.delete(requestId);
+    }
   }
 
   release(handoff: HandoffRef): void {

@@ -20,6 +20,8 @@ export interface Row {
   readonly interTokenMs: number | null;
   readonly tokens: readonly number[];
   readonly waited: boolean;
+  /** Who decoded it. */
+  readonly decodedBy: string | null;
   readonly proposed: number;
   readonly accepted: number;
   readonly end: string;
@@ -60,9 +62,12 @@ export function reportOf(scenario: Scenario, outcome: Outcome): ModelReport {
     const waited = seen.filter(({ isDeferred }) => isDeferred).length;
     if (waited < waitingMin)
       surprises.push(`"${title}": expected at least ${waitingMin} to wait for room, got ${waited}`);
-    const turns = seen.map(({ reserved }) => reserved?.turn ?? Infinity);
-    if (waitingMin > 0 && turns.some((turn, index) => turn < (turns[index - 1] ?? 0))) {
-      surprises.push(`"${title}": expected room to be given in the order of arrival, got turns ${turns.join(', ')}`);
+    if (waitingMin === 0) continue;
+    for (const instance of new Set(seen.map(({ decode }) => decode?.instance ?? ''))) {
+      const line = seen.filter(({ decode }) => decode?.instance === instance).sort((a, b) => a.arrival - b.arrival);
+      const turns = line.map(({ reserved }) => reserved?.turn ?? Infinity);
+      if (turns.some((turn, index) => turn < (turns[index - 1] ?? 0)))
+        surprises.push(`"${title}": expected room to be given in the order of arrival, got turns ${turns.join(', ')}`);
     }
   }
   return {
@@ -96,7 +101,7 @@ function countersOf(ends: Outcome['ends']): Record<string, number> {
 }
 
 function rowOf(seen: Observation): Row {
-  const { request, reserved, landed, finished } = seen;
+  const { request, reserved, landed, computed } = seen;
   const movedBytes = landed?.bytes ?? 0;
   const transferMs = landed?.milliseconds ?? null;
   return {
@@ -113,8 +118,9 @@ function rowOf(seen: Observation): Row {
     interTokenMs: seen.interTokenLatency,
     tokens: seen.tokens,
     waited: seen.isDeferred,
-    proposed: finished?.proposed ?? 0,
-    accepted: finished?.accepted ?? 0,
+    decodedBy: seen.decode?.instance ?? null,
+    proposed: computed.proposed,
+    accepted: computed.accepted,
     end: seen.end,
     identical: seen.isIdentical,
     differences: seen.differences(),
@@ -198,7 +204,15 @@ function moversOf({ rows }: ModelReport): string[] {
   return [...movers].map(([name, requests]) => `the ${name} transport (${requests} requests)`);
 }
 
-export const legend = [
+/** Of the table; in its last stage a coordinator's requests are held back until all of them are there. */
+export const legendOf = ({ coordinator }: DemoOptions): readonly string[] => [
+  ...legend,
+  ...(coordinator
+    ? ['--coordinator: the transfers of the last stage begin when all of its requests have arrived']
+    : []),
+];
+
+const legend = [
   'transfer: from the reservation on decode until it sees all bytes (the first one connects, too); TTFT, ITL: time to the first token and between tokens, at the router;',
   'proposals: accepted of proposed; identical: tokens, log-probabilities and every bit of all logits, compared with one engine without a handoff',
 ];

@@ -1,25 +1,23 @@
 /**
- * The router: starts the engines for one model, carries the messages of each handoff between them, and keeps what it
- * saw. It never sees state, only tickets.
+ * The router: starts the engines for one model, submits the requests, and keeps what it saw. Who carries the messages of
+ * each handoff, itself or a coordinator, is its control plane's matter. It never sees state, only tickets.
  */
 import { checkCompatible, parseInstanceCard } from 'state-handoff';
-import { bytesOf, rankShape } from '../engine/index.js';
-import type { decodeCommands, prefillCommands, referenceCommands } from './messages.js';
-import { decodeAnswers, prefillAnswers, referenceAnswers, type EngineSetting, type Message } from './messages.js';
+import { bytesOf } from '../engine/index.js';
+import { compare } from './comparison.js';
+import { RelayPlane, type ControlPlane, type DecodeInstance, type PrefillInstance } from './control-plane.js';
+import type { decodeCommands, prefillCommands } from './messages.js';
+import { decodeAnswers, prefillAnswers, type EngineSetting, type Message } from './messages.js';
 import { demoModel, stateSizes } from './engine-setting.js';
-import { EngineWorld, type EngineInstance, type RankWorker, type Side } from './engine-world.js';
+import { EngineWorld, type RankWorker, type Side } from './engine-world.js';
 import type { DemoOptions } from './options.js';
 import { Observation } from './observation.js';
 import type { DemoRequest, Scenario, Stage } from './scenario.js';
-import { WorkerProcess } from './worker-process.js';
+import { Vigil } from './vigil.js';
+import type { WorkerProcess } from './worker-process.js';
 
-type Stopped = Extract<Message<typeof decodeAnswers>, { kind: 'stopped' }>;
-
-/** How long nothing at all may be heard while something is awaited. */
-const silenceMs = 60_000;
-
-/** How long the end of a process may be behind what others say because of it. */
-const causeMs = 5_000;
+type EngineAnswer = Extract<Message<typeof decodeAnswers>, { kind: 'ready' | 'stopped' | 'labelled' }>;
+type Stopped = Extract<EngineAnswer, { kind: 'stopped' }>;
 
 type Prefill = EngineWorld<typeof prefillCommands, typeof prefillAnswers>;
 type Decode = EngineWorld<typeof decodeCommands, typeof decodeAnswers>;
@@ -37,6 +35,8 @@ export interface Outcome {
   readonly ends: readonly RankEnd[];
   readonly processIds: {
     readonly router: number;
+    /** Null where the router relays itself. */
+    readonly coordinator: number | null;
     readonly prefill: readonly number[];
     readonly decode: readonly number[];
   };
@@ -47,16 +47,16 @@ export class Router {
   private readonly workers = new Set<WorkerProcess<never, never>>();
   private readonly cards: { readonly side: Side; readonly card: unknown }[] = [];
   private readonly ends: RankEnd[] = [];
-  private readonly pairSetting: Omit<EngineSetting, 'blocks' | 'corrupt' | 'ranks'>;
+  private readonly pairSetting: Omit<EngineSetting, 'blocks' | 'corrupt' | 'ranks' | 'coordinator'>;
   private prefills: readonly Prefill[] = [];
   private decodes: readonly Decode[] = [];
-  /** Where prompts that begin alike go. */
-  private readonly routes = new Map<string, number>();
-  private failure: Error | null = null;
+  private plane!: ControlPlane;
+  /** Requests by the coordinator's numbers; what is heard of a number before its name waits. */
+  private readonly labels = new Map<string, string>();
+  private unnamed: { readonly label: string; readonly act: (seen: Observation) => void }[] = [];
+  private opening: Promise<void> | null = null;
   private stage: Stage | null = null;
-  private heardAt = Date.now();
-  /** Looks again whether what is awaited has come. */
-  private check: () => void = () => undefined;
+  private readonly vigil = new Vigil();
 
   /** @param say - gets each line of progress */
   constructor(
@@ -79,10 +79,11 @@ export class Router {
     for (const { process } of ranks) process.expectEnd();
     for (const { leader } of this.decodeInstances) leader.process.send({ kind: 'stop' });
     for (const { leader } of this.prefillInstances) leader.process.send({ kind: 'stop' });
-    await this.until('all workers to stop', () => this.ends.length === ranks.length);
+    await this.vigil.until('all workers to stop', () => this.ends.length === ranks.length);
     const idsOf = (side: Side): number[] =>
       ranks.filter((rank) => rank.side === side).map((rank) => rank.process.processId ?? 0);
-    const processIds = { router: process.pid, prefill: idsOf('prefill'), decode: idsOf('decode') };
+    const { processId: coordinator } = this.plane;
+    const processIds = { router: process.pid, coordinator, prefill: idsOf('prefill'), decode: idsOf('decode') };
     await this.compare();
     await this.end();
     return { observations: [...this.observations.values()], ends: this.ends, processIds };
@@ -90,24 +91,28 @@ export class Router {
 
   /** Ends all workers, wherever they are; resolves when every process has gone. */
   async end(): Promise<void> {
-    this.failure ??= new Error('the demo was stopped');
+    this.vigil.fail(new Error('the demo was stopped'));
     await Promise.all([...this.workers].map((worker) => worker.end()));
-    this.check();
+    await this.opening?.catch(() => undefined);
+    await (this.plane as ControlPlane | undefined)?.close();
   }
 
-  private get prefillInstances(): readonly EngineInstance<typeof prefillCommands, typeof prefillAnswers>[] {
+  private get prefillInstances(): readonly PrefillInstance[] {
     return this.prefills.flatMap(({ instances }) => instances);
   }
 
-  private get decodeInstances(): readonly EngineInstance<typeof decodeCommands, typeof decodeAnswers>[] {
+  private get decodeInstances(): readonly DecodeInstance[] {
     return this.decodes.flatMap(({ instances }) => instances);
   }
 
   private async open(): Promise<void> {
     const { blocks } = this.scenario;
     const { prefill, decode, corrupt } = this.options;
-    const fail = (error: Error, isConsequence = false): void => this.fail(error, isConsequence);
+    const fail = (error: Error, isConsequence = false): void => this.vigil.fail(error, isConsequence);
     const label = (shapes: readonly unknown[], index: number): string => (shapes.length === 1 ? '' : String(index + 1));
+    this.opening = this.startPlane();
+    await this.opening;
+    if (this.vigil.failure !== null) throw this.vigil.failure;
     this.prefills = prefill.map((shape, index) => {
       const receive = (answer: Message<typeof prefillAnswers>, from: RankWorker<never, never>): void =>
         this.onPrefill(answer, from);
@@ -133,12 +138,38 @@ export class Router {
         .filter((worker) => worker.side === side)
         .map(({ process }) => process.processId)
         .join(' ');
-    this.say(`processes: router ${process.pid}, prefill ${ids('prefill')}, decode ${ids('decode')}`);
+    const { address, processId } = this.plane;
+    const coordinator = processId === null ? '' : `coordinator ${processId} at ${address}, `;
+    this.say(`processes: router ${process.pid}, ${coordinator}prefill ${ids('prefill')}, decode ${ids('decode')}`);
     // Prefill holds what decode has no room for yet.
-    for (const world of this.prefills) world.start({ ...this.pairSetting, blocks: 3 * blocks, corrupt: false });
-    for (const world of this.decodes) world.start({ ...this.pairSetting, blocks, corrupt });
-    await this.until('all workers to be ready', () => this.cards.length === workers.length);
+    const setting = { ...this.pairSetting, coordinator: address };
+    for (const world of this.prefills) world.start({ ...setting, blocks: 3 * blocks, corrupt: false });
+    for (const world of this.decodes) world.start({ ...setting, blocks, corrupt });
+    await this.vigil.until('all workers to be ready', () => this.cards.length === workers.length);
     this.checkCards();
+    await this.plane.begin({ prefills: this.prefillInstances, decodes: this.decodeInstances });
+  }
+
+  private async startPlane(): Promise<void> {
+    const { blockSize } = this.options;
+    if (!this.options.coordinator) {
+      this.plane = new RelayPlane(blockSize);
+      return;
+    }
+    // What only this mode needs is loaded in this mode.
+    const { CoordinatorPlane } = await import('./coordinator-plane.js');
+    const heard =
+      <Rest extends unknown[]>(tell: (seen: Observation, ...rest: Rest) => void) =>
+      (seen: Observation, ...rest: Rest): void => {
+        tell(seen, ...rest);
+        this.vigil.heard();
+      };
+    this.plane = await CoordinatorPlane.start(blockSize, {
+      token: heard((seen, token: number) => this.stream(seen, token)),
+      finished: heard((seen, finished: NonNullable<Observation['finished']>) => this.finished(seen, finished)),
+      failed: heard((seen, code: string, message: string) => this.failed(seen, code, message)),
+      lost: (error) => this.vigil.fail(error),
+    });
   }
 
   private checkCards(): void {
@@ -158,150 +189,160 @@ export class Router {
     this.stage = stage;
     this.say('');
     this.say(`-- ${stage.title} --`);
-    const seen = stage.requests.map((request) => this.submit(request, this.routeOf(request, stage)));
-    await this.until(`the stage "${stage.title}"`, () => seen.every((each) => each.isOver));
+    const seen = stage.requests.map((request) => new Observation(request, this.samplingOf(request)));
+    for (const each of seen) this.observations.set(each.request.id, each);
+    for (const each of seen) {
+      this.submit(each);
+      if (stage.oneByOne) await this.vigil.until(`the request ${each.request.id}`, () => each.isOver);
+    }
+    await this.vigil.until(`the stage "${stage.title}"`, () => seen.every((each) => each.isOver));
   }
 
-  /**
-   * Prompts that begin alike go to the same instances, which may have the beginning; others by turns. Those that are to
-   * wait in line need one line.
-   */
-  private routeOf({ prompt }: DemoRequest, { title, waitingMin }: Stage): Observation['route'] {
-    const key = waitingMin > 0 ? title : Array.from(prompt.subarray(0, this.options.blockSize)).join(' ');
-    const turn = this.routes.get(key) ?? this.routes.size;
-    this.routes.set(key, turn);
-    return { prefill: turn % this.prefillInstances.length, decode: turn % this.decodeInstances.length };
-  }
-
-  private submit(request: DemoRequest, route: Observation['route']): Observation {
-    const { id, shows, prompt, tokens, stopsLike } = request;
+  private samplingOf({ tokens, stopsLike }: DemoRequest): Observation['sampling'] {
     const first = stopsLike === null ? -1 : (this.observations.get(stopsLike)?.tokens[0] ?? -1);
-    const sampling = { num_tokens_to_generate: tokens, termination_id: first };
-    const { shape } = this.decodeInstances[route.decode]!;
-    const sizes = stateSizes(demoModel(this.pairSetting), this.options.blockSize, shape);
-    const observation = new Observation(request, sampling, route, sizes, shape.tp * shape.pp);
-    this.observations.set(id, observation);
+    return { num_tokens_to_generate: tokens, termination_id: first };
+  }
+
+  private submit(seen: Observation): void {
+    const { id, prompt, shows } = seen.request;
+    seen.submittedAt = performance.now();
     this.say(`${id.padEnd(10)} ${prompt.length} tokens: ${shows}`);
-    const { leader } = this.prefillInstances[route.prefill]!;
-    leader.process.send({ kind: 'prompt', id, prompt: Array.from(prompt), sampling });
-    return observation;
+    this.plane.submit(seen, this.stage!);
+  }
+
+  private get ofStage(): readonly Observation[] {
+    return this.stage!.requests.map(({ id }) => this.observations.get(id)!);
   }
 
   private onPrefill(answer: Message<typeof prefillAnswers>, from: RankWorker<never, never>): void {
-    this.heardAt = Date.now();
     switch (answer.kind) {
       case 'prefilled': {
-        const { id, ticket, logits, blocks, computedTokens } = answer;
-        const seen = this.of(id);
-        seen.ticket = ticket;
-        seen.firstLogits = logits;
-        this.say(
-          `${id.padEnd(10)} prefilled: ${computedTokens} tokens computed, ${blocks} blocks pinned, ticket of ${ticket.length} bytes`,
-        );
-        this.handOver(seen);
+        const { ticket, logits, blocks, computedTokens } = answer;
+        this.about(answer.id, (seen) => {
+          seen.ticket = ticket;
+          seen.firstLogits = logits;
+          this.say(
+            `${seen.name} prefilled: ${computedTokens} tokens computed, ${blocks} blocks pinned, ticket of ${ticket.length} bytes`,
+          );
+          this.plane.prefilled(seen, this.stage!, this.ofStage);
+        });
         break;
       }
       case 'released':
-        this.of(answer.id).isReleased = true;
+        this.about(answer.id, (seen) => (seen.isReleased = true));
         break;
       case 'failed':
-        this.of(answer.id).fail(answer.code, answer.message);
-        break;
-      case 'ready':
-        this.cards.push({ side: from.side, card: answer.card });
-        break;
-      case 'stopped':
-        this.stopped(answer, from);
+        this.about(answer.id, (seen) => seen.fail(answer.code, answer.message));
         break;
       case 'busy':
         this.say(`${from.name.padEnd(10)} at work: ${answer.tokens} tokens computed so far`);
         break;
       case 'failure':
         break;
+      default:
+        this.onEngine(answer, from);
     }
-    this.check();
+    this.vigil.heard();
   }
 
-  private handOver(ready: Observation): void {
-    const requests = this.stage!.requests.map(({ id }) => this.of(id));
-    if (this.stage!.together && requests.some(({ ticket, isSettled }) => ticket === null && !isSettled)) return;
-    for (const seen of this.stage!.together ? requests : [ready]) {
-      const { request, sampling, ticket } = seen;
-      if (ticket === null) continue;
-      const prompt = Array.from(request.prompt);
-      const { leader } = this.decodeInstances[seen.route.decode]!;
-      leader.process.send({ kind: 'handoff', id: request.id, prompt, sampling, ticket, holdTransfer: request.aborts });
+  /** What engines of both roles say. */
+  private onEngine(answer: EngineAnswer, from: RankWorker<never, never>): void {
+    if (answer.kind === 'ready') this.cards.push({ side: from.side, card: answer.card });
+    else if (answer.kind === 'stopped')
+      this.ends.push({ name: from.name, side: from.side, isLeader: from.place.isLeader, end: answer });
+    else {
+      this.labels.set(answer.label, answer.id);
+      const named = this.unnamed.filter(({ label }) => label === answer.label);
+      this.unnamed = this.unnamed.filter(({ label }) => label !== answer.label);
+      for (const { act } of named) act(this.of(answer.id));
     }
+  }
+
+  private about(id: string, act: (seen: Observation) => void): void {
+    const isUnnamed = this.plane.address !== null && !this.observations.has(id) && !this.labels.has(id);
+    if (isUnnamed) this.unnamed.push({ label: id, act });
+    else act(this.of(this.labels.get(id) ?? id));
   }
 
   private onDecode(answer: Message<typeof decodeAnswers>, from: RankWorker<never, never>): void {
-    this.heardAt = Date.now();
     switch (answer.kind) {
       case 'deferred':
-        this.of(answer.id).isDeferred = true;
-        this.say(`${answer.id.padEnd(10)} waits: decode has no room`);
-        break;
-      case 'reserved': {
-        const seen = this.of(answer.id);
-        seen.reserved = answer;
-        if (seen.request.aborts) {
-          this.say(`${answer.id.padEnd(10)} target reserved, transfer not over: abort`);
-          this.decodeInstances[seen.route.decode]!.leader.process.send({ kind: 'abort', id: answer.id });
-        }
-        break;
-      }
-      case 'landed': {
-        const seen = this.of(answer.id);
-        seen.land(answer);
-        if (seen.landed === null) break;
-        const { bytes, milliseconds } = seen.landed;
-        const { blocks, cachedBlocks } = seen.reserved ?? { blocks: 0, cachedBlocks: 0 };
-        this.say(
-          `${answer.id.padEnd(10)} moved ${blocks - cachedBlocks} blocks, ${bytes} bytes, in ${milliseconds.toFixed(2)} ms` +
-            (cachedBlocks === 0 ? '' : `; ${cachedBlocks} blocks were here already`),
-        );
-        break;
-      }
-      case 'admitted':
-        this.of(answer.id).isAdmitted = true;
-        break;
-      case 'token':
-        this.stream(this.of(answer.id), answer.token);
-        break;
-      case 'finished': {
-        const seen = this.of(answer.id);
-        seen.finish(answer);
-        this.flush(seen);
-        this.say(`${answer.id.padEnd(10)} done: ${answer.tokens.length} tokens (${answer.reason})`);
-        break;
-      }
-      case 'failed': {
-        this.of(answer.id).fail(answer.code, answer.message);
-        this.say(`${answer.id.padEnd(10)} ended without a result: ${answer.message} (${answer.code})`);
-        break;
-      }
-      case 'readDone':
-        this.of(answer.id).isRead = true;
-        this.prefillInstances[this.of(answer.id).route.prefill]!.leader.process.send({
-          kind: 'release',
-          handoff: answer.handoff,
+        this.about(answer.id, (seen) => {
+          this.arrived(seen, from);
+          seen.isDeferred = true;
+          this.say(`${seen.name} waits: decode has no room`);
+          this.plane.arrived(seen, this.stage!, this.ofStage);
         });
         break;
-      case 'ready':
-        this.cards.push({ side: from.side, card: answer.card });
+      case 'reserved':
+        this.about(answer.id, (seen) => {
+          this.arrived(seen, from);
+          seen.reserved = answer;
+          this.plane.arrived(seen, this.stage!, this.ofStage);
+          if (!seen.request.aborts) return;
+          this.say(`${seen.name} target reserved, transfer not over: abort`);
+          this.plane.abort(seen);
+        });
         break;
-      case 'stopped':
-        this.stopped(answer, from);
+      case 'landed':
+        this.about(answer.id, (seen) => {
+          this.arrived(seen, from);
+          seen.land(answer);
+          if (seen.landed === null) return;
+          const { bytes, milliseconds } = seen.landed;
+          const { blocks, cachedBlocks } = seen.reserved ?? { blocks: 0, cachedBlocks: 0 };
+          this.say(
+            `${seen.name} moved ${blocks - cachedBlocks} blocks, ${bytes} bytes, in ${milliseconds.toFixed(2)} ms` +
+              (cachedBlocks === 0 ? '' : `; ${cachedBlocks} blocks were here already`),
+          );
+        });
+        break;
+      case 'admitted':
+        this.about(answer.id, (seen) => (seen.isAdmitted = true));
+        break;
+      case 'token':
+        this.about(answer.id, (seen) => this.stream(seen, answer.token));
+        break;
+      case 'computed':
+        this.about(answer.id, (seen) => (seen.computed = answer));
+        break;
+      case 'finished':
+        this.about(answer.id, (seen) => this.finished(seen, answer));
+        break;
+      case 'failed':
+        this.about(answer.id, (seen) => this.failed(seen, answer.code, answer.message));
+        break;
+      case 'readDone':
+        this.about(answer.id, (seen) => {
+          seen.isRead = true;
+          this.plane.readDone(seen, answer.handoff);
+        });
         break;
       case 'busy':
       case 'failure':
         break;
+      default:
+        this.onEngine(answer, from);
     }
-    this.check();
+    this.vigil.heard();
   }
 
-  private stopped(end: Stopped, { name, side, place }: RankWorker<never, never>): void {
-    this.ends.push({ name, side, isLeader: place.isLeader, end });
+  private arrived(seen: Observation, { name, place }: RankWorker<never, never>): void {
+    const { shape } = place;
+    const instance = `${name.replace(/ rank \d+$/, '')} ${place.instance}`;
+    const sizes = stateSizes(demoModel(this.pairSetting), this.options.blockSize, shape);
+    seen.decode ??= { instance, ranks: shape.tp * shape.pp, sizes };
+  }
+
+  private finished(seen: Observation, answer: NonNullable<Observation['finished']>): void {
+    seen.finish(answer);
+    this.flush(seen);
+    this.say(`${seen.name} done: ${answer.tokens.length} tokens (${answer.reason})`);
+  }
+
+  private failed(seen: Observation, code: string, message: string): void {
+    seen.fail(code, message);
+    this.say(`${seen.name} ended without a result: ${message} (${code})`);
   }
 
   private stream(seen: Observation, token: number): void {
@@ -312,40 +353,15 @@ export class Router {
   private flush(seen: Observation): void {
     if (seen.unsaid.length === 0) return;
     const text = Buffer.from(bytesOf(seen.unsaid.splice(0))).toString('latin1');
-    this.say(`${seen.request.id.padEnd(10)} > ${JSON.stringify(text)}`);
+    this.say(`${seen.name} > ${JSON.stringify(text)}`);
   }
 
-  /** One engine, each request alone. */
   private async compare(): Promise<void> {
     const due = [...this.observations.values()].filter(({ finished }) => finished !== null);
     this.say('');
     this.say(`-- comparing ${due.length} results with those of one engine without a handoff --`);
-    let ready = false;
-    const worker = new WorkerProcess<typeof referenceCommands, typeof referenceAnswers>(
-      'reference',
-      referenceAnswers,
-      (answer) => {
-        this.heardAt = Date.now();
-        if (answer.kind === 'ready') ready = true;
-        if (answer.kind === 'result') this.of(answer.id).reference = answer;
-        if (answer.kind === 'busy') {
-          const done = due.filter(({ reference }) => reference !== null).length;
-          this.say(`compared ${done} of ${due.length}: ${answer.tokens} tokens computed so far`);
-        }
-        this.check();
-      },
-      (error) => this.fail(error),
-    );
-    this.workers.add(worker as never);
-    const ranks = { ...rankShape({}), rank: 0, world: 'none', secret: '' };
-    const engine = { ...this.pairSetting, blocks: this.scenario.blocks, corrupt: false, ranks };
-    worker.send({ kind: 'start', engine });
-    await this.until('the comparing engine to be ready', () => ready);
-    for (const { request, sampling } of due) {
-      worker.send({ kind: 'run', id: request.id, prompt: Array.from(request.prompt), sampling });
-    }
-    await this.until('the comparison', () => due.every(({ reference }) => reference !== null));
-    await worker.end();
+    const setting = { ...this.pairSetting, blocks: this.scenario.blocks };
+    await compare(setting, due, this.vigil, this.say, (worker) => this.workers.add(worker as never));
   }
 
   private of(id: string): Observation {
@@ -353,34 +369,5 @@ export class Router {
     if (seen === undefined)
       throw new Error(`a worker speaks of the request ${JSON.stringify(id)}, which nobody submitted`);
     return seen;
-  }
-
-  /** @param isConsequence - what caused it may still come, and says more */
-  private fail(error: Error, isConsequence = false): void {
-    if (isConsequence && this.failure === null) {
-      // And then once around the loop: a process whose end is known already is told of first.
-      setTimeout(() => setImmediate(() => setImmediate(() => this.fail(error))), causeMs).unref();
-      return;
-    }
-    this.failure ??= error;
-    this.check();
-  }
-
-  private until(what: string, isSo: () => boolean): Promise<void> {
-    return new Promise((resolve, reject) => {
-      this.heardAt = Date.now();
-      const watch = setInterval(() => this.check(), 1_000);
-      this.check = () => {
-        if (this.failure === null && Date.now() - this.heardAt > silenceMs) {
-          this.failure = new Error(`nothing was heard for ${silenceMs / 1000} s while waiting for ${what}`);
-        }
-        if (this.failure === null && !isSo()) return;
-        clearInterval(watch);
-        this.check = () => undefined;
-        if (this.failure === null) resolve();
-        else reject(this.failure);
-      };
-      this.check();
-    });
   }
 }

@@ -34,6 +34,8 @@ export interface Stage {
   readonly requests: readonly DemoRequest[];
   /** Prefilled first, then handed over in one go. */
   readonly together: boolean;
+  /** The next one is submitted when the one before is over. */
+  readonly oneByOne: boolean;
   /** At least so many must wait for room, and all get theirs in the order they came. */
   readonly waitingMin: number;
 }
@@ -89,7 +91,7 @@ function givenPrompts(kind: ModelKind, options: DemoOptions, proposals: number):
     blocks: Math.max(options.blocks, 1 + largest),
     chunk: 128,
     maxRequests,
-    stages: [{ title: 'your prompts, all at once', requests, together: false, waitingMin: 0 }],
+    stages: [{ title: 'your prompts, all at once', requests, together: false, oneByOne: false, waitingMin: 0 }],
   };
 }
 
@@ -119,7 +121,9 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
 
   const cold = tokensOf(text('lighthouse'), full);
   const burstBlocks = Math.floor(usable / 3) - growth + 1;
-  const burst = Array.from({ length: 6 }, (_, index) =>
+  // As many lines as the coordinator can choose from; the router gives those that are to wait one line.
+  const lines = options.coordinator ? options.decode.reduce((sum, { dp }) => sum + dp, 0) : 1;
+  const burst = Array.from({ length: 6 * lines }, (_, index) =>
     request(
       `crowd-${index + 1}`,
       'a third of the pool each',
@@ -136,6 +140,7 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
       {
         title: 'nothing cached yet',
         together: false,
+        oneByOne: false,
         waitingMin: 0,
         requests: [
           request('cold', 'a cold prompt of whole blocks', cold),
@@ -146,6 +151,8 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
       {
         title: 'what decode has already does not move again',
         together: false,
+        // A coordinator weighs a cached beginning against load: without load it counts alone.
+        oneByOne: options.coordinator,
         waitingMin: 0,
         requests: [
           request(
@@ -173,6 +180,7 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
       {
         title: 'an abort in the middle of a handoff',
         together: false,
+        oneByOne: false,
         waitingMin: 0,
         requests: [
           request(
@@ -190,7 +198,8 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
       {
         title: 'more requests than decode has room for: they wait in line',
         together: true,
-        waitingMin: 3,
+        oneByOne: false,
+        waitingMin: 3 * lines,
         requests: burst,
       },
     ],

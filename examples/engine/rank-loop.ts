@@ -62,6 +62,8 @@ export interface RankLoopOptions {
    * this engine needs no group but for that and for reports.
    */
   readonly carrier?: 'group' | 'host';
+  /** At the beginning of each turn, before the SDK is polled: what a control plane has sent can be taken here. */
+  readonly onTurn?: () => void;
   /** Leader of a prefill instance: the state of a prompt is in place and pinned. */
   readonly onTicket?: (finished: FinishedPrefill, ticket: Ticket) => void;
   /** After each part of a turn in which something may have moved. */
@@ -150,6 +152,7 @@ export class RankLoop {
   *turn(): Steps<TurnOutcome> {
     const { engine, handoff, place, peers, onMoment } = this.options;
     this.isWoken = false;
+    this.options.onTurn?.();
     const turn = place.isLeader ? this.lead() : yield* this.follow();
     if (engine.role === 'decode') handoff?.pollPendingKvImports();
     else handoff?.pollPendingKvPushes();

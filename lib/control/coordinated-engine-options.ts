@@ -16,6 +16,15 @@ export interface PrefillOrder {
   readonly signal: AbortSignal;
 }
 
+/** A request that a decode engine is given, with its handoff. */
+export interface DecodeOrder {
+  /** The coordinator's number; the label of the import. */
+  readonly requestId: number;
+  readonly prompt: Int32Array;
+  /** As the client sent them, `x_request_id` among them when it gave one. */
+  readonly samplingParams: SamplingParams;
+}
+
 /** How an engine connects. */
 export interface CoordinatedEngineOptions {
   /** Set up, of one rank. */
@@ -28,6 +37,8 @@ export interface CoordinatedEngineOptions {
   readonly connectMs?: number;
   /** Prefill, required there: computes a prompt and gives what `captureHandoffMeta` gave. Called inside `drain`. */
   readonly prefill?: (order: PrefillOrder) => Ticket | Promise<Ticket>;
+  /** Decode: a request has come and its import begins when this returns; what it throws fails the request. */
+  readonly onHandoff?: (order: DecodeOrder) => void;
   /** Token ids of a prompt that came as text; without it such a request fails. */
   readonly tokenize?: (text: string) => readonly number[];
   /** Control signals, called inside `drain`; a new epoch is given to `setGenerationEpoch` when this returns. */

@@ -237,10 +237,12 @@ export class CoordinatedEngine {
       const streams = sampling.get('streaming') === true;
       decoding = { promptLength: tokens.length, streams, isSettled: false, isRead: false };
       this.decoding.set(requestId, decoding);
+      const samplingParams = wireToRecord(sampling);
+      this.options.onHandoff?.({ requestId, prompt: Int32Array.from(tokens), samplingParams });
       added = this.handoff.addRequestWithKvHandoff(
         requestId,
         tokens,
-        wireToRecord(sampling),
+        samplingParams,
         wireToPlain(decodeValue(kvMeta)) as Readonly<Record<string, unknown>>,
         wireToPlain(decodeValue(sourceBlockIds)) as readonly number[],
       );

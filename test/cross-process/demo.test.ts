@@ -201,7 +201,8 @@ describe('ends in the middle', () => {
     const model = { kind: 'attention', layers: 1, proposals: 0, seed: 1, ssmGroups: 2 };
     const sizes = { blockSize: 16, blocks: 8192, chunk: 16, maxRequests: 1 };
     const ranks = { ...rankShape({}), rank: 0, world: 'alone', secret: '' };
-    worker.send({ kind: 'start', engine: { ...model, ...sizes, ranks, transport: 'host', corrupt: false } });
+    const engine = { ...model, ...sizes, ranks, transport: 'host', coordinator: null, corrupt: false };
+    worker.send({ kind: 'start', engine });
     await ready;
     const busy = heard('busy');
     // Minutes of work.
@@ -247,7 +248,7 @@ describe('flags', () => {
     const known =
       '--layers, --proposals, --blocks, --block-size, --tokens, --seed, --model, --transport, --prefill, --decode, ' +
       '--inference-shards, --svg, --prompt';
-    const message = `flag: expected one of ${known}, --prompt-file, --json, --help, got "prompt.txt"`;
+    const message = `flag: expected one of ${known}, --prompt-file, --json, --help, --coordinator, got "prompt.txt"`;
     expect(() => parseOptions(['--model', 'moe', 'prompt.txt'])).toThrow(expect.objectContaining({ message }));
   });
 

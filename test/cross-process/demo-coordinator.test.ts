@@ -1,0 +1,95 @@
+/**
+ * The demo behind the shipped coordinator: the same requests, table and comparison, with engines that the coordinator
+ * chooses. Its own verdict is not trusted alone.
+ */
+import { existsSync } from 'node:fs';
+import type { ModelReport, Row, Verdict } from '../../examples/demo/report.js';
+import { childrenOf, endDemos, gone, smallDemo, startDemo } from '../support/demo-run.js';
+
+// Six processes a run.
+jest.setTimeout(240_000);
+afterEach(endDemos);
+
+describe('the scenario', () => {
+  let report: Verdict & { models: [ModelReport] };
+  let rows: Map<string, Row>;
+  let status: number | null;
+  let err: string;
+
+  beforeAll(async () => {
+    const run = startDemo('--json', '--coordinator', '--model', 'hybrid', ...smallDemo);
+    ({ status } = await run.ended);
+    err = run.err();
+    report = JSON.parse(run.out()) as typeof report;
+    rows = new Map(report.models[0].rows.map((row) => [row.id, row]));
+  });
+
+  test('ends with status 0, everything as expected and identical', () => {
+    const wrong = [...rows.values()].flatMap((row) => [...row.surprises, ...row.differences]);
+    expect([...wrong, ...report.models[0].surprises]).toEqual([]);
+    expect(report).toMatchObject({ requests: 21, asExpected: 21, identical: true, ok: true });
+    expect(status).toBe(0);
+    const told = (id: string): unknown => {
+      const { end, tokens, identical } = rows.get(id)!;
+      return [end, tokens.length, identical];
+    };
+    for (const id of ['cold', 'long', 'shared', 'beside', 'crowd-1', 'crowd-12'])
+      expect([id, told(id)]).toEqual([id, ['length', 6, true]]);
+    expect(told('none')).toEqual(['length', 0, true]);
+    expect(told('stop')).toEqual(['stop', 1, true]);
+    expect(told('abort')).toEqual(['aborted', 0, null]);
+  });
+
+  test('the coordinator sends a prompt where its beginning is, and everything else where there is room', () => {
+    const by = (id: string): string | null => rows.get(id)!.decodedBy;
+    expect([by('shared'), by('stop')]).toEqual([by('cold'), by('cold')]);
+    const cached = [...rows.values()].filter(({ cachedBlocks }) => cachedBlocks > 0).map(({ id }) => id);
+    expect(cached).toEqual(['shared', 'stop']);
+    const crowd = [...rows.values()].filter(({ id }) => id.startsWith('crowd'));
+    for (const engine of ['decode 1 0', 'decode 2 0'])
+      expect([engine, crowd.filter(({ decodedBy }) => decodedBy === engine).length]).toEqual([engine, 6]);
+    // Three fit into each pool.
+    expect([...rows.values()].filter(({ waited }) => waited)).toHaveLength(6);
+  });
+
+  test('router, coordinator and four engines are six processes, and none is left', async () => {
+    const { router, coordinator, prefill, decode } = report.models[0].processIds;
+    const ids = [router, coordinator!, ...prefill, ...decode];
+    expect(new Set(ids).size).toBe(6);
+    expect(err).toContain(`coordinator ${coordinator} at tcp://127.0.0.1:`);
+    await gone(ids);
+  });
+});
+
+describe('ends in the middle', () => {
+  async function midway() {
+    const flags = ['--model', 'attention', '--layers', '2', '--blocks', '128', '--tokens', '128'];
+    const run = startDemo('--json', '--coordinator', ...flags);
+    await run.sees(/cold +> /);
+    const children = childrenOf(run.process.pid!);
+    expect(children).toHaveLength(5);
+    return { run, children };
+  }
+
+  test('Ctrl-C ends every process', async () => {
+    const { run, children } = await midway();
+    run.process.kill('SIGINT');
+    expect(await run.ended).toEqual({ status: 130, signal: null });
+    expect(children.filter((id) => existsSync(`/proc/${id}`))).toEqual([]);
+    expect(run.out()).toBe('');
+  });
+
+  test('a router that is killed takes its workers and the coordinator with it', async () => {
+    const { run, children } = await midway();
+    run.process.kill('SIGKILL');
+    await gone(children);
+  });
+
+  test('a coordinator that is killed is named, and the engines end', async () => {
+    const { run, children } = await midway();
+    process.kill(Number(/coordinator (\d+) at/.exec(run.err())![1]), 'SIGKILL');
+    expect((await run.ended).status).toBe(1);
+    expect(run.err()).toContain('demo: failed because the coordinator process ended uncalled with SIGKILL');
+    await gone(children);
+  });
+});
