@@ -2,112 +2,17 @@
  * Promises of an instance of four ranks, each a process, when one of them cannot read, dies or stalls, at each phase of a
  * handoff: all ranks that are left decide the same, no memory is reused before it is quiet, and other traffic goes on.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { startChild, type Child } from '../support/child-process.js';
+import { startChild } from '../support/child-process.js';
+import {
+  deadlines,
+  prompt,
+  promptBlocks,
+  RankInstance as Instance,
+  usable,
+  type View,
+} from '../support/rank-instance.js';
 
-const usable = 23;
-const prompt = Array.from({ length: 18 }, (_, at) => at * 7 + 1);
-/** Of the prompt and its continuation. */
-const promptBlocks = 5;
-const deadlines = { queueMs: null, handshakeMs: null, transferMs: 1000, pinMs: null };
-const folder = mkdtempSync(join(tmpdir(), 'ranks-'));
-afterAll(() => rmSync(folder, { recursive: true }));
-
-interface View {
-  readonly shared: {
-    readonly imports: readonly object[];
-    readonly quarantine: readonly object[];
-    readonly running: string[];
-  };
-  readonly states: Readonly<Record<string, string>>;
-  readonly free: number;
-  readonly results: Readonly<Record<string, { readonly wrong?: number; readonly code?: string } | null>>;
-  readonly failures: readonly { readonly code: string; readonly rank: number }[];
-  readonly read: readonly unknown[];
-  readonly errors: readonly { readonly requestId: string; readonly code: string; readonly sourceSafe: boolean }[];
-  readonly pins: number;
-}
-type Thrown = { readonly code: string | null; readonly rank?: number };
-
-let instances = 0;
 let requests = 0;
-
-/** Ranks of one decode instance, moved together. */
-class Instance {
-  /** What the test is about: the request begun last. */
-  request = '';
-
-  private constructor(
-    readonly name: string,
-    readonly ranks: readonly Child[],
-  ) {}
-
-  static async open(tpSize: number, ppSize: number): Promise<Instance> {
-    instances += 1;
-    const name = `decode-${instances}`;
-    const size = tpSize * ppSize;
-    const instance = new Instance(
-      name,
-      Array.from({ length: size }, () => startChild('rank')),
-    );
-    const path = join(folder, name);
-    await Promise.all(
-      instance.ranks.map((child, rank) => {
-        const place = { tpSize, tpRank: rank % tpSize, ppSize, ppRank: Math.floor(rank / tpSize) };
-        const group = size === 1 ? null : { rank, size, address: { path }, token: `token of ${name} here` };
-        return child.ask('open', { role: 'decode', instance: name, place, group, deadlines });
-      }),
-    );
-    return instance;
-  }
-
-  get leader(): Child {
-    return this.ranks[0]!;
-  }
-
-  /** One engine step of these ranks: rank 0 publishes, the others apply. What each threw. */
-  async step(ranks: readonly Child[] = this.ranks): Promise<Thrown[]> {
-    return Promise.all(ranks.map((child) => child.ask<Thrown>('step')));
-  }
-
-  async poll(ranks: readonly Child[] = this.ranks): Promise<void> {
-    for (const child of [...ranks].reverse()) await child.ask('poll');
-  }
-
-  views(ranks: readonly Child[] = this.ranks): Promise<View[]> {
-    return Promise.all(ranks.map((child) => child.ask<View>('view')));
-  }
-
-  /** Steps until rank 0 says so. What every rank threw in the last step. */
-  async until(holds: (leader: View) => boolean, ranks: readonly Child[] = this.ranks): Promise<Thrown[]> {
-    for (;;) {
-      await this.poll(ranks);
-      const thrown = await this.step(ranks);
-      if (holds(await this.leader.ask<View>('view'))) return thrown;
-    }
-  }
-
-  /** All that the log decides is the same on these ranks; what rank 0 shows. */
-  async expectEqual(ranks: readonly Child[] = this.ranks): Promise<View> {
-    const [leader, ...others] = await this.views(ranks);
-    for (const other of others) expect(other.shared).toEqual(leader!.shared);
-    return leader!;
-  }
-
-  set(flags: Record<string, boolean>, ranks: readonly Child[] = this.ranks): Promise<unknown> {
-    return Promise.all(ranks.map((child) => child.ask('set', flags)));
-  }
-
-  advance(ms: number, ranks: readonly Child[] = this.ranks): Promise<unknown> {
-    return Promise.all(ranks.map((child) => child.ask('advance', { ms })));
-  }
-
-  kill(): Promise<unknown> {
-    return Promise.all(this.ranks.map((child) => child.kill()));
-  }
-}
 
 const oneRank = { tpSize: 1, tpRank: 0, ppSize: 1, ppRank: 0 };
 const prefill = startChild('rank');

@@ -29,10 +29,11 @@ class RankEngine {
   model = 'ranks';
   blocks = new sdk.BlockPool({ poolSize, generations: new sdk.Generations(poolSize) });
   running = new Map();
-  /** What a test may change: the batch is full, transfers wait for earlier work, reads fail. */
+  /** What a test may change: the batch is full, transfers wait for earlier work, reads fail, pins fail. */
   isFull = false;
   isHeld = false;
   failsToRead = false;
+  failsToPin = false;
 
   constructor({ tpSize, tpRank, ppSize, ppRank }) {
     this.layerStart = (model.layers / ppSize) * ppRank;
@@ -113,7 +114,7 @@ async function open({ role, instance, place, group, deadlines }) {
   const engine = new RankEngine(place);
   const clock = { now: () => clockMs };
   const handoff = new sdk.StateHandoff(engine, { instance, incarnation: 'boot-1', clock, deadlines });
-  rank = { engine, handoff, group: null, results: {}, failures: [], read: [], errors: [] };
+  rank = { role, engine, handoff, group: null, results: {}, failures: [], read: [], errors: [] };
   handoff.on('kvReadDone', ({ source }) => rank.read.push(source));
   handoff.on('requestError', ({ requestId, error, sourceSafe }) =>
     rank.errors.push({ requestId, code: error.code, sourceSafe }),
@@ -129,7 +130,7 @@ async function open({ role, instance, place, group, deadlines }) {
   await handoff.setupKvTransfer(role, transport, { group: rank.group });
 }
 
-/** Prefill: computes a prompt and pins it; the ticket as text. */
+/** Prefill: computes a prompt and pins it; the ticket as text. Rank 0 claims it for `owner`. */
 function prefill({ requestId, prompt, owner }) {
   const { engine, handoff } = rank;
   const blocks = engine.blocks.allocate(Math.ceil(prompt.length / blockSize));
@@ -139,9 +140,13 @@ function prefill({ requestId, prompt, owner }) {
     ...{ requestId, promptTokens: prompt.length, blocks, slot: null, resumeTokens: [7] },
     ...{ doKvHandoff: true, returnLogProbs: false, resumeLogProbs: null },
   };
+  if (engine.failsToPin) {
+    engine.blocks.release(blocks);
+    return null;
+  }
   const ticket = handoff.captureHandoffMeta(requestId, handoff.prepareHandoffMetadataBatch([finished]));
   engine.blocks.release(blocks);
-  handoff.claimHandoff(ticket.handoff, owner);
+  if (owner !== null) handoff.claimHandoff(ticket.handoff, owner);
   return sdk.encodeTicket(ticket);
 }
 
@@ -160,9 +165,11 @@ const turn = () => new Promise((resolve) => setImmediate(resolve));
 async function step() {
   const { handoff } = rank;
   try {
-    handoff.pollPendingKvImports();
+    if (rank.role === 'decode') handoff.pollPendingKvImports();
+    else handoff.pollPendingKvPushes();
     while (!handoff.stepReady) await turn();
-    handoff.scheduleWaitingRequests(0);
+    if (rank.role === 'decode') handoff.scheduleWaitingRequests(0);
+    else handoff.beginStep();
     return { code: null };
   } catch ({ code, details }) {
     return { code, rank: details?.rank };
@@ -183,6 +190,17 @@ async function untilStates({ states }) {
 async function untilLoss() {
   while (rank.group.failure === null) await turn();
   return rank.group.failure.details.rank;
+}
+
+/** Prefill: gives every free block to other work, which writes into it. */
+function overwriteFree() {
+  const { blocks, memory, strides, layers } = rank.engine;
+  for (let taken = blocks.allocate(1); taken !== null; taken = blocks.allocate(1)) {
+    for (let layer = 0; layer < layers; layer += 1) {
+      const from = layer * strides.layer + taken[0] * strides.block;
+      memory.fill(0xffffffff, from, from + strides.block);
+    }
+  }
 }
 
 /** Ends what runs; a result counts the words of its prompt that are wrong in this rank's memory. */
@@ -217,8 +235,8 @@ function view() {
 }
 
 answerRequests({
-  ...{ open, prefill, add, step, untilStates, untilLoss, finish, view },
-  poll: () => void rank.handoff.pollPendingKvImports(),
+  ...{ open, prefill, add, step, untilStates, untilLoss, overwriteFree, finish, view },
+  poll: () => void (rank.role === 'decode' ? rank.handoff.pollPendingKvImports() : rank.handoff.pollPendingKvPushes()),
   advance: ({ ms }) => void (clockMs += ms),
   set: (flags) => void Object.assign(rank.engine, flags),
   release: ({ refs }) => {
