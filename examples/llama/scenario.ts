@@ -46,6 +46,9 @@ export interface Scenario {
 }
 
 const lanes = 3;
+const abortAfter = 6;
+/** Tokens that decode may still generate while it does not know that it should not. */
+const abortMargin = 64;
 const lengthMax = 4096;
 
 /** @throws `ARGUMENT_INVALID` for a question that is too long */
@@ -63,11 +66,12 @@ export function scenarioOf(llama: LlamaModel, options: LlamaDemoOptions): Scenar
     return { id, question, prompt, limit: tokens, abortAfter: null, sharesPrefix };
   };
   const stages = options.questions.length > 0 ? givenStages(options.questions, request) : ownStages(tokens, request);
-  const lengths = stages.flatMap(({ requests }) => requests.map(({ prompt }) => prompt.length));
-  const longest = Math.max(...lengths);
-  const largest = Math.ceil((longest + 1) / blockTokens);
+  const requests = stages.flatMap((stage) => stage.requests);
+  const lengths = requests.map(({ prompt }) => prompt.length);
+  const largest = Math.ceil((Math.max(...lengths) + 1) / blockTokens);
+  const longest = Math.max(...requests.map(({ prompt, limit }) => prompt.length + limit));
   // Lanes in units that llama.cpp rounds to.
-  const maxSequenceLength = Math.ceil((longest + tokens + 1) / 256) * 256;
+  const maxSequenceLength = Math.ceil((longest + 1) / 256) * 256;
   const all = lengths.reduce((sum, length) => sum + Math.ceil(length / blockTokens), 0);
   return { stages, lanes, maxSequenceLength, decodeBlocks: 1 + largest + 1, prefillBlocks: 1 + all };
 }
@@ -98,7 +102,12 @@ function ownStages(tokens: number, request: Make): Stage[] {
     {
       title: 'one is aborted in the middle of its answer, the other does not notice',
       requests: [
-        { ...request('gone', 'How deep is the sea, and who lives at the bottom of it?', true), abortAfter: 6 },
+        {
+          ...request('gone', 'How deep is the sea, and who lives at the bottom of it?', true),
+          abortAfter,
+          // However few are asked for, its answer is not over before decode hears of the abort.
+          limit: tokens + abortMargin,
+        },
         request('beside', 'How long does a tree live, and how can I see its age?', true),
       ],
       together: false,

@@ -1,6 +1,8 @@
 /** The llama.cpp demo as a user runs it: one command, other processes, an exit status. */
 import { spawn } from 'node:child_process';
-import { join } from 'node:path';
+import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, join } from 'node:path';
 import type { Report } from '../../examples/llama/report.js';
 import { assetsOf } from '../support/llama-pair.js';
 
@@ -28,6 +30,41 @@ test('answers its questions, shows the table, and everything is identical', asyn
     /^demo:llama: 8 requests, all as expected, \d+\.\d s of prefill saved on decode, identical: yes$/m,
   );
   expect(status).toBe(0);
+});
+
+test('with as few tokens as it takes, everything is as expected, too', async () => {
+  const { status, out } = await run('--tokens', '2');
+  expect(out).not.toMatch(/^unexpected/m);
+  expect(out).toMatch(/^gone .* aborted +-$/m);
+  expect(out).toMatch(/^demo:llama: 8 requests, all as expected, .*, identical: yes$/m);
+  expect(status).toBe(0);
+});
+
+test.each([
+  ['SIGINT', 130],
+  ['SIGTERM', 143],
+] as const)('%s while it fetches leaves no process and nothing half fetched', async (signal, expected) => {
+  const folder = mkdtempSync(join(tmpdir(), 'state-handoff-demo-'));
+  try {
+    const client = join(folder, 'npm');
+    writeFileSync(client, `#!/bin/sh\necho half > half.tgz\necho $$ > ${join(folder, 'client')}\nexec sleep 600\n`);
+    chmodSync(client, 0o755);
+    const cache = join(folder, 'cache');
+    const child = spawn(process.execPath, [compiled], {
+      stdio: 'ignore',
+      env: { ...process.env, PATH: `${folder}${delimiter}${process.env['PATH']}`, STATE_HANDOFF_CACHE: cache },
+    });
+    const ended = new Promise((resolve) => child.once('close', resolve));
+    const processId = (): number =>
+      existsSync(join(folder, 'client')) ? Number(readFileSync(join(folder, 'client'), 'utf8')) : 0;
+    while (processId() === 0) await new Promise((resolve) => setTimeout(resolve, 20));
+    child.kill(signal);
+    expect(await ended).toBe(expected);
+    expect(readdirSync(cache)).toEqual([]);
+    expect(() => process.kill(processId(), 0)).toThrow('ESRCH');
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
 });
 
 test('batched, it shows how many tokens agree and does not call that identical', async () => {
