@@ -40,6 +40,7 @@
         'cuda/core/cuda_device.cc',
         'cuda/core/cuda_driver.cc',
         'cuda/core/job_thread.cc',
+        'cuda/core/message_chunks.cc',
         'cuda/core/packed_copy.cc',
         'cuda/core/cuda_region.cc',
         'cuda/core/generation_claims.cc',

@@ -1,21 +1,32 @@
 'use strict';
-// `npm run bench:gpu`: the table of docs/performance.md, on standard output. `STATE_HANDOFF_GPUS=0,1` reads one GPU from
-// another. Runs from a checkout and from what `npm run bundle:offline` packs.
+// `npm run bench:gpu [-- PART...]`: the tables of docs/performance.md, on standard output; the parts are the files of
+// test/bench/gpu, by default all that this machine can run. `STATE_HANDOFF_GPUS=0,1` reads one GPU from another. Runs from
+// a checkout and from what `npm run bundle:offline` packs.
 const { existsSync } = require('node:fs');
 const os = require('node:os');
 const { dirname, join } = require('node:path');
 
 const root = dirname(__dirname);
-const compiled = join(root, 'test', 'bench', 'gpu', 'cuda-ipc.js');
-if (!existsSync(compiled)) require('./load-typescript').loadTypescript();
-const { run } = require(existsSync(compiled) ? compiled : compiled.replace(/\.js$/, '.ts'));
+const folder = join(root, 'test', 'bench', 'gpu');
+const isCompiled = existsSync(join(folder, 'cuda-ipc.js'));
+if (!isCompiled) require('./load-typescript').loadTypescript();
+const parts = { 'cuda-ipc': null, nccl: process.env.STATE_HANDOFF_NCCL ? null : 'STATE_HANDOFF_NCCL names no library' };
+const run = (part) => require(join(folder, isCompiled ? `${part}.js` : `${part}.ts`)).run();
 const { describeCuda } = require(join(root, 'dist', 'lib', 'memory', 'cuda-driver-path.js'));
 
 const digits = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString());
 
 async function main() {
   const { version, devices } = describeCuda();
-  const rows = await run();
+  const asked = process.argv.slice(2);
+  const unknown = asked.find((part) => !Object.hasOwn(parts, part));
+  if (unknown !== undefined) throw new Error(`expected ${Object.keys(parts).join(', ')}, got ${unknown}`);
+  const rows = [];
+  for (const [part, missing] of Object.entries(parts)) {
+    if (asked.length > 0 && !asked.includes(part)) continue;
+    if (missing === null || asked.length > 0) rows.push(...(await run(part)));
+    else console.error(`left out: ${part}: ${missing}`);
+  }
   const gpus = devices.map(({ name }) => name).join(' + ');
   const gpuNote = process.env.STATE_HANDOFF_GPUS ? `, GPUs ${process.env.STATE_HANDOFF_GPUS}` : ', one GPU';
   console.log(

@@ -26,10 +26,11 @@ NcclEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
 Napi::Value NcclOpen(const Napi::CallbackInfo& info) {
   NcclEndpoint::Options options;
   options.candidates = LinesArgument(info, 0, "candidates");
-  options.chunk_bytes = WholeArgument(info, 1, "chunkBytes", 4096, int64_t{1} << 30);
+  options.cut.chunk_bytes = WholeArgument(info, 1, "chunkBytes", 4096, int64_t{1} << 30);
   options.transfers_max = static_cast<size_t>(WholeArgument(info, 2, "transfersMax", 1, 1 << 20));
-  if (!info[3].IsNull()) {
-    const Elements<uint8_t> image = BytesArgument(info, 3, "kernels");
+  options.cut.packed = FlagArgument(info, 3, "packed");
+  if (!info[4].IsNull()) {
+    const Elements<uint8_t> image = BytesArgument(info, 4, "kernels");
     if (image.count == 0 || image.count > kKernelBytesMax) ThrowArgument("kernels", "from 1 byte to 64 MiB");
     options.kernels.assign(reinterpret_cast<const char*>(image.data), image.count);
   }

@@ -8,12 +8,6 @@ namespace state_handoff {
 
 namespace {
 
-int64_t RowBytes(const Rectangle& rectangle) {
-  int64_t bytes = rectangle.fragment_bytes;
-  for (int i = 0; i < rectangle.loop_count; ++i) bytes *= rectangle.loops[static_cast<size_t>(i)].count;
-  return bytes;
-}
-
 // The loops with the strides of a buffer in which all turns lie one behind the other.
 std::array<int64_t, kLoopsMax> DenseStrides(const Rectangle& rectangle) {
   std::array<int64_t, kLoopsMax> strides{};
@@ -31,6 +25,12 @@ std::vector<int32_t> Part(const std::vector<int32_t>& column, int64_t from, int6
 }
 
 }  // namespace
+
+int64_t RowBytes(const Rectangle& rectangle) {
+  int64_t bytes = rectangle.fragment_bytes;
+  for (int i = 0; i < rectangle.loop_count; ++i) bytes *= rectangle.loops[static_cast<size_t>(i)].count;
+  return bytes;
+}
 
 PackedChunks::PackedChunks(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t chunk_bytes)
     : program_(program), chunk_bytes_(chunk_bytes) {
@@ -80,8 +80,7 @@ bool PackedChunks::Next(PackedChunk& chunk) {
     const int64_t fit = (chunk_bytes_ - chunk.bytes) / piece.row_bytes;
     const int64_t count = std::min({fit, piece.rows - row_, kRowsMax - rows});
     if (count == 0) break;
-    Append(chunk, piece, row_, count);
-    chunk.bytes += count * piece.row_bytes;
+    AppendPacked(chunk, program_, piece.rectangle, row_, count);
     rows += count;
     row_ += count;
     if (row_ == piece.rows) {
@@ -92,11 +91,13 @@ bool PackedChunks::Next(PackedChunk& chunk) {
   return chunk.bytes > 0;
 }
 
-void PackedChunks::Append(PackedChunk& chunk, const Piece& piece, int64_t from, int64_t count) const {
-  Rectangle part = piece.rectangle;
+void AppendPacked(PackedChunk& chunk, const CopyProgram& program, const Rectangle& rectangle, int64_t from,
+                  int64_t count) {
+  Rectangle part = rectangle;
+  const int64_t row_bytes = RowBytes(rectangle);
   const std::array<int64_t, kLoopsMax> dense = DenseStrides(part);
   if (part.table >= 0) {
-    const Table& table = program_.tables[static_cast<size_t>(part.table)];
+    const Table& table = program.tables[static_cast<size_t>(part.table)];
     const int64_t first = part.table_from + from;
     part.table = static_cast<int64_t>(chunk.direct.tables.size());
     part.table_from = 0;
@@ -111,12 +112,12 @@ void PackedChunks::Append(PackedChunk& chunk, const Piece& piece, int64_t from, 
     Table pack = direct;
     pack.target = places;
     pack.target_sub.clear();
-    pack.target_block = piece.row_bytes;
+    pack.target_block = row_bytes;
     pack.target_sub_stride = 0;
     Table unpack = direct;
     unpack.source = std::move(places);
     unpack.source_sub.clear();
-    unpack.source_block = piece.row_bytes;
+    unpack.source_block = row_bytes;
     unpack.source_sub_stride = 0;
     chunk.direct.tables.push_back(std::move(direct));
     chunk.pack.tables.push_back(std::move(pack));
@@ -135,6 +136,7 @@ void PackedChunks::Append(PackedChunk& chunk, const Piece& piece, int64_t from, 
   }
   chunk.pack.rectangles.push_back(pack);
   chunk.unpack.rectangles.push_back(unpack);
+  chunk.bytes += count * row_bytes;
 }
 
 }  // namespace state_handoff

@@ -20,6 +20,12 @@ struct PackedChunk {
   int64_t bytes = 0;
 };
 
+// Bytes of one row of a rectangle.
+int64_t RowBytes(const Rectangle& rectangle);
+// Adds rows `from` on of a rectangle of `program` to the programs of a chunk, in staging behind what the chunk has.
+void AppendPacked(PackedChunk& chunk, const CopyProgram& program, const Rectangle& rectangle, int64_t from,
+                  int64_t count);
+
 class PackedChunks {
  public:
   // Rows of one chunk, at most: what describes a chunk stays small.
@@ -42,7 +48,6 @@ class PackedChunks {
   };
 
   void Cut(Rectangle rectangle);
-  void Append(PackedChunk& chunk, const Piece& piece, int64_t from, int64_t count) const;
 
   const CopyProgram& program_;
   const int64_t chunk_bytes_;

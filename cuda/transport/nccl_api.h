@@ -43,6 +43,8 @@ struct NcclConfig {
   X(CommInitRankConfig, (NcclComm * comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config)) \
   X(CommGetAsyncError, (NcclComm comm, int* result))                                                 \
   X(CommAbort, (NcclComm comm))                                                                      \
+  X(GroupStart, ())                                                                                  \
+  X(GroupEnd, ())                                                                                    \
   X(Send, (const void* buffer, size_t count, int type, int peer, NcclComm comm, CudaStream stream))  \
   X(Recv, (void* buffer, size_t count, int type, int peer, NcclComm comm, CudaStream stream))
 

@@ -30,13 +30,8 @@ void NcclTransfer::Refuse(ErrorCode code, const std::string& message) {
 }
 
 NcclCommLink::NcclCommLink(uint64_t id, std::shared_ptr<const NcclApi> api, std::shared_ptr<CudaDevice> device,
-                           NcclUniqueId unique, int rank, int64_t chunk_bytes)
-    : id_(id),
-      api_(std::move(api)),
-      device_(std::move(device)),
-      unique_(unique),
-      rank_(rank),
-      chunk_bytes_(chunk_bytes) {}
+                           NcclUniqueId unique, int rank, NcclCut cut)
+    : id_(id), api_(std::move(api)), device_(std::move(device)), unique_(unique), rank_(rank), cut_(cut) {}
 
 NcclCommLink::~NcclCommLink() {
   const CudaDriver& driver = device_->driver();
@@ -68,7 +63,8 @@ void NcclCommLink::Open() {
   for (Place& place : places_) {
     Check(driver.EventCreate(&place.copied, kCudaEventDisableTiming), "making a CUDA event");
     Check(driver.EventCreate(&place.moved, kCudaEventDisableTiming), "making a CUDA event");
-    Check(driver.MemAlloc(&place.staging, static_cast<size_t>(chunk_bytes_)), "allocating a place of the staging ring");
+    Check(driver.MemAlloc(&place.staging, static_cast<size_t>(cut_.chunk_bytes)),
+          "allocating a place of the staging ring");
   }
   NcclConfig config;
   const int result = api_->CommInitRankConfig(&comm_, 2, unique_, rank_, &config);
@@ -84,9 +80,13 @@ void NcclCommLink::Start(std::shared_ptr<NcclTransfer> transfer) {
   try {
     const bool sends = transfer_->sends_;
     CheckProgram(transfer_->program_, sends ? own : transfer_->peer_bytes_, sends ? transfer_->peer_bytes_ : own, {});
-    std::vector<size_t> all(transfer_->program_.rectangles.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    transfer_->chunks_.emplace(transfer_->program_, all, chunk_bytes_);
+    if (cut_.packed) {
+      std::vector<size_t> all(transfer_->program_.rectangles.size());
+      std::iota(all.begin(), all.end(), size_t{0});
+      transfer_->chunks_.emplace(transfer_->program_, all, cut_.chunk_bytes);
+    } else {
+      transfer_->messages_.emplace(transfer_->program_, cut_.chunk_bytes);
+    }
     next_place_ = 0;
   } catch (const NativeError& error) {
     // The peer waits for messages that will not come.
@@ -144,6 +144,15 @@ bool NcclCommLink::Step() {
   }
 }
 
+bool NcclCommLink::NextChunk(MessageChunk& chunk) {
+  if (!cut_.packed) return transfer_->messages_->Next(chunk);
+  chunk = MessageChunk{};
+  if (!transfer_->chunks_->Next(chunk.staged)) return false;
+  chunk.bytes = chunk.staged.bytes;
+  chunk.messages.push_back(Message{true, 0, 0, 0, 0, chunk.bytes});
+  return true;
+}
+
 bool NcclCommLink::StepPlaces() {
   const CudaDriver& driver = device_->driver();
   NcclTransfer& transfer = *transfer_;
@@ -154,7 +163,7 @@ bool NcclCommLink::StepPlaces() {
       moved = true;
     } else if (place.stage == Stage::kRunning) {
       CudaResult result = driver.EventQuery(place.moved);
-      if (result == kCudaSuccess && !transfer.sends_) result = driver.EventQuery(place.copied);
+      if (result == kCudaSuccess && !transfer.sends_ && place.plan) result = driver.EventQuery(place.copied);
       if (result == kCudaNotReady) continue;
       Check(result, "moving a packed chunk");
       transfer.bytes_done_.fetch_add(place.chunk.bytes, std::memory_order_relaxed);
@@ -165,8 +174,8 @@ bool NcclCommLink::StepPlaces() {
   }
   Place& place = places_[next_place_];
   if (!transfer.exhausted_ && place.stage == Stage::kFree) {
-    if (transfer.chunks_->Next(place.chunk)) {
-      next_place_ = 1 - next_place_;
+    if (NextChunk(place.chunk)) {
+      next_place_ = (next_place_ + 1) % places_.size();
       Post(place);
     } else {
       transfer.exhausted_ = true;
@@ -189,8 +198,8 @@ void NcclCommLink::MakePlan(Place& place) {
   for (const auto& region : transfer.regions_) {
     regions.push_back(PlanRegion{region->address(), static_cast<int64_t>(region->bytes())});
   }
-  const std::vector<PlanRegion> staging{PlanRegion{place.staging, chunk_bytes_}};
-  const CopyProgram& program = transfer.sends_ ? place.chunk.pack : place.chunk.unpack;
+  const std::vector<PlanRegion> staging{PlanRegion{place.staging, cut_.chunk_bytes}};
+  const CopyProgram& program = transfer.sends_ ? place.chunk.staged.pack : place.chunk.staged.unpack;
   place.plan.emplace(program, transfer.sends_ ? regions : staging, transfer.sends_ ? staging : regions);
   const size_t bytes = place.plan->image_bytes();
   if (bytes > place.plan_bytes) {
@@ -216,20 +225,38 @@ void NcclCommLink::LaunchPlan(Place& place) {
   Check(driver.EventRecord(place.copied, copy_stream_), "recording a CUDA event");
 }
 
-void NcclCommLink::Post(Place& place) {
-  MakePlan(place);
-  const auto bytes = static_cast<size_t>(place.chunk.bytes);
-  void* buffer = reinterpret_cast<void*>(place.staging);
-  int result;
-  if (transfer_->sends_) {
-    LaunchPlan(place);
-    Check(device_->driver().StreamWaitEvent(move_stream_, place.copied, 0), "ordering a send behind its gathering");
-    result = api_->Send(buffer, bytes, kNcclBytes, 1 - rank_, comm_, move_stream_);
-  } else {
-    result = api_->Recv(buffer, bytes, kNcclBytes, 1 - rank_, comm_, move_stream_);
+int NcclCommLink::PostMessage(const Place& place, const Message& message) {
+  const bool sends = transfer_->sends_;
+  CudaPointer at = place.staging;
+  if (!message.staged) {
+    at = transfer_->regions_[static_cast<size_t>(sends ? message.source_region : message.target_region)]->address();
   }
-  if (result != kNcclSuccess && result != kNcclInProgress) {
-    throw NativeError(ErrorCode::kPEER_LOST, "NCCL moves nothing: " + api_->Describe(result));
+  at += static_cast<CudaPointer>(sends ? message.source_offset : message.target_offset);
+  void* buffer = reinterpret_cast<void*>(at);
+  const auto bytes = static_cast<size_t>(message.bytes);
+  if (sends) return api_->Send(buffer, bytes, kNcclBytes, 1 - rank_, comm_, move_stream_);
+  return api_->Recv(buffer, bytes, kNcclBytes, 1 - rank_, comm_, move_stream_);
+}
+
+void NcclCommLink::Post(Place& place) {
+  place.plan.reset();
+  if (place.chunk.staged.bytes > 0) {
+    MakePlan(place);
+    if (transfer_->sends_) {
+      LaunchPlan(place);
+      Check(device_->driver().StreamWaitEvent(move_stream_, place.copied, 0), "ordering a send behind its gathering");
+    }
+  }
+  int failed = kNcclSuccess;
+  const auto note = [&failed](int result) {
+    if (result != kNcclSuccess && result != kNcclInProgress && failed == kNcclSuccess) failed = result;
+  };
+  const bool groups = place.chunk.messages.size() > 1;
+  if (groups) note(api_->GroupStart());
+  for (const Message& message : place.chunk.messages) note(PostMessage(place, message));
+  if (groups) note(api_->GroupEnd());
+  if (failed != kNcclSuccess) {
+    throw NativeError(ErrorCode::kPEER_LOST, "NCCL moves nothing: " + api_->Describe(failed));
   }
   place.stage = Stage::kPosting;
 }
@@ -237,7 +264,7 @@ void NcclCommLink::Post(Place& place) {
 void NcclCommLink::Finish(Place& place) {
   const CudaDriver& driver = device_->driver();
   Check(driver.EventRecord(place.moved, move_stream_), "recording a CUDA event");
-  if (!transfer_->sends_) {
+  if (!transfer_->sends_ && place.plan) {
     Check(driver.StreamWaitEvent(copy_stream_, place.moved, 0), "ordering the scattering behind what was received");
     LaunchPlan(place);
   }

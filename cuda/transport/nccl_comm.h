@@ -1,9 +1,10 @@
-// A pairwise communicator, and the two places of a staging ring through which one transfer at a time passes over it:
-// gathered by a kernel into a place, sent as one message, received into a place, scattered by a kernel.
+// A pairwise communicator, and the places of a staging ring through which one transfer at a time passes over it:
+// gathered by a kernel into a place, sent as one message, received into a place, scattered by a kernel. Or, unpacked,
+// as the messages that the reference's backend has.
 //
-// Both ends cut a transfer alike (PackedChunks) and post in the same order; who may post is agreed beforehand, by other
-// means. An abort ends what is posted, here and with it over there; its stream's last event is the proof of quiet. On
-// one thread, all of it.
+// Both ends cut a transfer alike (PackedChunks, MessageChunks) and post in the same order; who may post is agreed
+// beforehand, by other means. An abort ends what is posted, here and with it over there; its stream's last event is the
+// proof of quiet. On one thread, all of it.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 #include "../core/copy_plan.h"
 #include "../core/cuda_region.h"
 #include "../core/error_codes.h"
+#include "../core/message_chunks.h"
 #include "../core/packed_copy.h"
 #include "nccl_api.h"
 
@@ -50,7 +52,9 @@ class NcclTransfer {
   std::vector<CudaRegionUse> uses_;
   const std::vector<std::shared_ptr<CudaRegion>> regions_;
   const std::vector<int64_t> peer_bytes_;
+  // One of them once it has started.
   std::optional<PackedChunks> chunks_;
+  std::optional<MessageChunks> messages_;
   bool exhausted_ = false;
   std::atomic<int64_t> bytes_done_{0};
   ErrorCode error_code_ = ErrorCode::kINVARIANT;
@@ -58,10 +62,16 @@ class NcclTransfer {
   std::atomic<NcclStatus> status_{NcclStatus::kActive};
 };
 
+// How both ends of a pair cut.
+struct NcclCut {
+  int64_t chunk_bytes;
+  bool packed;
+};
+
 class NcclCommLink {
  public:
   NcclCommLink(uint64_t id, std::shared_ptr<const NcclApi> api, std::shared_ptr<CudaDevice> device, NcclUniqueId unique,
-               int rank, int64_t chunk_bytes);
+               int rank, NcclCut cut);
   // The transport's thread, after everything is over.
   ~NcclCommLink();
   NcclCommLink(const NcclCommLink&) = delete;
@@ -94,14 +104,16 @@ class NcclCommLink {
     CudaEvent copied = nullptr;  // packed, or (at the target) scattered
     CudaEvent moved = nullptr;   // sent, or received
     Stage stage = Stage::kFree;
-    PackedChunk chunk;
-    std::optional<CopyPlan> plan;
+    MessageChunk chunk;
+    std::optional<CopyPlan> plan;  // none where nothing is staged
   };
 
   void Open();
+  bool NextChunk(MessageChunk& chunk);
   void MakePlan(Place& place);
   void LaunchPlan(Place& place);
   void Post(Place& place);
+  int PostMessage(const Place& place, const Message& message);
   void Finish(Place& place);
   bool StepPlaces();
   void Check(CudaResult result, const char* what) const { device_->driver().Check(result, what); }
@@ -111,14 +123,14 @@ class NcclCommLink {
   const std::shared_ptr<CudaDevice> device_;
   const NcclUniqueId unique_;
   const int rank_;
-  const int64_t chunk_bytes_;
+  const NcclCut cut_;
   bool opened_ = false;
   bool draining_ = false;
   NcclComm comm_ = nullptr;
   CudaStream copy_stream_ = nullptr;
   CudaStream move_stream_ = nullptr;
   CudaEvent drained_[2] = {nullptr, nullptr};
-  std::array<Place, 2> places_;
+  std::array<Place, 4> places_;
   size_t next_place_ = 0;
   std::shared_ptr<NcclTransfer> transfer_;
   ErrorCode error_code_ = ErrorCode::kINVARIANT;

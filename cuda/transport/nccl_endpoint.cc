@@ -1,6 +1,8 @@
 #include "nccl_endpoint.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace state_handoff {
@@ -9,6 +11,9 @@ namespace {
 
 using std::chrono::microseconds;
 
+// So long after something moved, the thread looks again at once while a transfer is under way: a chunk takes about as
+// long, and whoever sleeps misses its end.
+constexpr microseconds kSpin{200};
 constexpr microseconds kSleepMin{20};
 constexpr microseconds kSleepMax{1'000};
 
@@ -60,7 +65,7 @@ uint64_t NcclEndpoint::Join(const NcclUniqueId& unique, int rank) {
     throw NativeError(ErrorCode::kARGUMENT_INVALID, "join: expected a transport that is ready");
   }
   const uint64_t id = ++last_id_;
-  auto link = std::make_shared<NcclCommLink>(id, api_, regions_[0]->device(), unique, rank, options_.chunk_bytes);
+  auto link = std::make_shared<NcclCommLink>(id, api_, regions_[0]->device(), unique, rank, options_.cut);
   comms_.emplace(id, link);
   const std::lock_guard lock(mutex_);
   new_comms_.push_back(std::move(link));
@@ -132,13 +137,19 @@ void NcclEndpoint::Run() {
   }
   ring_->Ring();
   microseconds sleep = kSleepMin;
+  std::chrono::steady_clock::time_point last;
   for (;;) {
     const bool moved = Turn();
+    const auto now = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     const auto due = [this] { return stopping_ || !orders_.empty() || !new_comms_.empty(); };
     if (stopping_ && orders_.empty() && new_comms_.empty() && running_.empty()) return;
     if (moved) {
       sleep = kSleepMin;
+      last = now;
+    } else if (now - last < kSpin && IsBusy()) {
+      lock.unlock();
+      std::this_thread::yield();
     } else if (running_.empty()) {
       changed_.wait(lock, due);
     } else {
@@ -146,6 +157,10 @@ void NcclEndpoint::Run() {
       sleep = std::min(sleep * 5 / 4 + microseconds(1), kSleepMax);
     }
   }
+}
+
+bool NcclEndpoint::IsBusy() const {
+  return std::any_of(running_.begin(), running_.end(), [](const auto& each) { return each.second.active != nullptr; });
 }
 
 bool NcclEndpoint::Turn() {

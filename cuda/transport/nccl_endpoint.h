@@ -23,7 +23,7 @@ class NcclEndpoint {
   struct Options {
     std::vector<std::string> candidates;  // where to look for NCCL
     std::string kernels;                  // see CudaDevice::LoadKernels
-    int64_t chunk_bytes = int64_t{8} << 20;
+    NcclCut cut{int64_t{8} << 20, true};
     size_t transfers_max = 65536;
   };
   enum class Readiness : uint8_t { kStarting = 0, kReady = 1, kFailed = 2 };
@@ -72,6 +72,7 @@ class NcclEndpoint {
   void CheckOpen() const;
   void Run();
   bool Turn();
+  bool IsBusy() const;
 
   const Options options_;
   std::vector<std::shared_ptr<CudaRegion>> regions_;

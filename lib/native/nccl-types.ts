@@ -9,8 +9,17 @@ export type NativeNccl = object & { readonly __nccl?: never };
 export type NativeNcclStatus = 0 | 1 | 2 | 3;
 
 export interface NcclAddon {
-  /** `candidates`: paths and names, one a line. `kernels`: a compiled module, or null for those the addon carries. */
-  ncclOpen(candidates: string, chunkBytes: number, transfersMax: number, kernels: Uint8Array | null): NativeNccl;
+  /**
+   * `candidates`: paths and names, one a line. `packed`: a chunk is one message; else each row of a rectangle is one.
+   * `kernels`: a compiled module, or null for those the addon carries.
+   */
+  ncclOpen(
+    candidates: string,
+    chunkBytes: number,
+    transfersMax: number,
+    packed: boolean,
+    kernels: Uint8Array | null,
+  ): NativeNccl;
   ncclRegister(nccl: NativeNccl, region: NativeCudaRegion): number;
   /** Loads library and kernels on the transport's thread; once, after all regions. */
   ncclStart(nccl: NativeNccl): void;

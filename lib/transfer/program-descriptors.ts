@@ -55,6 +55,27 @@ export function lowerToDescriptors(program: CopyProgram, order: DescriptorOrder)
   });
 }
 
+/**
+ * The program whose rows are, rectangle by rectangle, the messages of {@link lowerToDescriptors} in the order of NCCL: SSM
+ * state has a rectangle for each layer.
+ */
+export function splitMessages({ rectangles, tables }: CopyProgram): CopyProgram {
+  const split = rectangles.flatMap((rectangle): Rectangle[] => {
+    const { label, loops } = rectangle;
+    const turned = label === undefined || label.state === 'attention' ? null : label.requests;
+    const at = turned === null ? -1 : loops.findIndex((loop) => isSame(loop, turned));
+    if (at < 0) return [rectangle];
+    const { count, sourceStride, targetStride } = loops[at] as Loop;
+    return Array.from({ length: count }, (_, turn) => ({
+      ...rectangle,
+      sourceOffset: rectangle.sourceOffset + turn * sourceStride,
+      targetOffset: rectangle.targetOffset + turn * targetStride,
+      loops: loops.filter((__, depth) => depth !== at),
+    }));
+  });
+  return { rectangles: split, tables };
+}
+
 /** What a row adds on either side. */
 type RowOffset = readonly [source: number, target: number];
 

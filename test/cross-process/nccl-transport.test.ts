@@ -280,7 +280,7 @@ test('two ends that push, or that are pushed to, refuse each other', () => {
   expect([refused.status(), refused.error?.code]).toEqual(['failed', 'PEER_REFUSED']);
 });
 
-const granted = { version: 1, chunk_bytes: 4096, regions: ['1'], pushes: true };
+const granted = { version: 1, chunk_bytes: 4096, regions: ['1'], pushes: true, packed: true };
 const listener = { host: 'a', port: 1, token: 'b' };
 test.each<[string, JsonValue, string]>([
   ['nothing', null, 'grant: '],
@@ -289,6 +289,7 @@ test.each<[string, JsonValue, string]>([
   ['no regions', { ...granted, regions: [], listener }, 'grant.regions: '],
   ['a region of nothing', { ...granted, regions: ['0'], listener }, 'grant.regions[0]: '],
   ['tiny chunks', { ...granted, chunk_bytes: 1, listener }, 'grant.chunk_bytes: '],
+  ['no cut', { ...granted, packed: null, listener }, 'grant.packed: '],
   ['no direction', { ...granted, pushes: 1, listener }, 'grant.pushes: '],
   ['a port of zero', { ...granted, listener: { ...listener, port: 0 } }, 'grant.listener.port: '],
 ])('a grant with %s is refused by name', (_, value, message) => {

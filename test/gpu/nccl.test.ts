@@ -5,7 +5,7 @@
 import { allocateCudaRegion, type CudaRegion } from '../../lib/memory/cuda-region.js';
 import type { JsonObject } from '../../lib/json.js';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
-import { NcclTransport } from '../../lib/transfer/transports/nccl.js';
+import { NcclTransport, type NcclTransportOptions } from '../../lib/transfer/transports/nccl.js';
 import type { Peer, TransferHandle } from '../../lib/transfer/transport.js';
 import { startChild, type Child } from '../support/child-process.js';
 import { gpuMissing, testGpus } from '../support/gpu-missing.js';
@@ -62,20 +62,24 @@ describeOptional('gpu', gpuMissing() ?? library, 'nccl between processes', () =>
   beforeEach(async () => {
     region = allocateCudaRegion({ bytes, device: gpus.target });
     region.write(0, new Uint8Array(bytes).fill(filler));
-    transport = new NcclTransport({ pushes: false });
+    await open({});
+  });
+
+  async function open(options: Partial<NcclTransportOptions>): Promise<void> {
+    transport = new NcclTransport({ pushes: false, ...options });
     transport.register(region);
     await transport.open();
-  });
+  }
 
   afterEach(async () => {
     await transport.close();
     region.close();
   });
 
-  async function source(seed: number): Promise<Child> {
+  async function source(seed: number, options: Partial<NcclTransportOptions> = {}): Promise<Child> {
     const env = gpus.source === gpus.target ? { NCCL_HOSTID: 'source' } : {};
     const child = startChild('nccl-end', [], env);
-    const grant = await child.ask<JsonObject>('open', { bytes, seed, device: gpus.source });
+    const grant = await child.ask<JsonObject>('open', { bytes, seed, device: gpus.source, options });
     expect(await child.ask('connect', { grant: transport.grant() })).toBeNull();
     peer = transport.connect(grant);
     return child;
@@ -100,8 +104,12 @@ describeOptional('gpu', gpuMissing() ?? library, 'nccl between processes', () =>
     return Buffer.compare(now, expectedBytes(program, seed)) === 0;
   }
 
-  test('packed chunks bring the right bytes to the right places and no others', async () => {
-    const child = await source(1);
+  test.each([true, false])('packed %s: the right bytes come to the right places and no others', async (packed) => {
+    if (!packed) {
+      await transport.close();
+      await open({ packed });
+    }
+    const child = await source(1, { packed });
     for (const [index, program] of [whole(), sliced(2048), sliced(64)].entries()) {
       region.write(0, new Uint8Array(bytes).fill(filler));
       const tag = `h${index}`;

@@ -2,7 +2,7 @@
 // One rank of an engine over GPU memory in a process of its own, with its links to the other ranks. The rank that leads
 // its instance takes prompts or handoffs; `alone` computes in host memory without any handoff, for comparison.
 const { createHash } = require('node:crypto');
-const { encodeTicket, StateHandoff } = require('../../dist/lib/index.js');
+const { encodeTicket, NcclTransport, StateHandoff } = require('../../dist/lib/index.js');
 const sdk = require('../../dist/examples/engine/index.js');
 const { answerRequests } = require('./answer-requests.js');
 
@@ -31,7 +31,8 @@ async function open({ role, ranks, device, backend, instance, ...setting }) {
   handoff.on('engineFailed', ({ code }) => end.failures.push(code));
   handoff.on('requestError', ({ error }) => end.failures.push(error.code));
   handoff.on('kvTransferReady', (notice) => end.handoffs.get(notice.requestId).onReady(notice));
-  await handoff.setupKvTransfer(role, backend, { group });
+  const unpacked = () => new NcclTransport({ pushes: role === 'prefill', packed: false });
+  await handoff.setupKvTransfer(role, backend === 'nccl, unpacked' ? unpacked() : backend, { group });
   sdk.runTurns(loop, handoff, links.wakeUp, place.isLeader).catch(({ code }) => end.failures.push(code));
 }
 

@@ -1,5 +1,5 @@
 'use strict';
-// The source's end of the NCCL transport in a process of its own: pushes a GPU region filled from a seed.
+// The source's end of the NCCL transport in a process of its own: pushes a GPU region, filled from a seed.
 const { allocateCudaRegion } = require('../../dist/lib/memory/cuda-region.js');
 const { NcclTransport } = require('../../dist/lib/transfer/transports/nccl.js');
 const { answerRequests } = require('./answer-requests.js');
@@ -13,8 +13,10 @@ const turn = () => new Promise((resolve) => setTimeout(resolve, 1));
 
 async function open({ bytes, seed, device = 0, options = {} }) {
   const region = allocateCudaRegion({ bytes, device });
-  const words = Uint32Array.from({ length: bytes / 4 }, (_, i) => word(seed, i));
-  region.write(0, new Uint8Array(words.buffer));
+  if (seed !== null) {
+    const words = Uint32Array.from({ length: bytes / 4 }, (_, i) => word(seed, i));
+    region.write(0, new Uint8Array(words.buffer));
+  }
   const transport = new NcclTransport({ pushes: true, ...options });
   transport.register(region);
   await transport.open();

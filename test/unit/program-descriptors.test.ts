@@ -9,7 +9,7 @@ import { makeSsmLayout } from '../../lib/memory/ssm-layout.js';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import { planKv, type KvEndpoint } from '../../lib/transfer/plan-kv.js';
 import { planSsm, type SsmEndpoint } from '../../lib/transfer/plan-ssm.js';
-import { lowerToDescriptors, type DescriptorOrder } from '../../lib/transfer/program-descriptors.js';
+import { lowerToDescriptors, splitMessages, type DescriptorOrder } from '../../lib/transfer/program-descriptors.js';
 import type { RectangleTemplate } from '../../lib/transfer/rectangle.js';
 import { eachFragment } from '../support/program-oracle.js';
 
@@ -152,5 +152,24 @@ test('a rectangle without a table or a label is one list; rows and tables that d
   );
   expect(() => lowerToDescriptors({ rectangles: [{ ...bare, tableFrom: 1 }], tables }, 'nixl')).toThrow(
     "rectangles[0].tableFrom + tableCount: expected at most the table's 2 rows, got 3",
+  );
+});
+
+test.each(cases)('rows of the split program of %s are the messages, in their order', (_name, copied) => {
+  const split = splitMessages(copied);
+  const rows = split.rectangles.flatMap((rectangle) =>
+    Array.from({ length: rectangle.tableCount }, (_, row) => ({
+      rectangles: [{ ...rectangle, tableFrom: rectangle.tableFrom + row, tableCount: 1 }],
+      tables: split.tables,
+    })),
+  );
+  const messages = lowerToDescriptors(copied, 'nccl');
+  const places = rows.map((row) => {
+    const found: number[][] = [];
+    eachFragment(row, (_, from, __, to, bytes) => void found.push([from, to, bytes]));
+    return found;
+  });
+  expect(places).toEqual(
+    messages.map(({ source, target, bytes }) => [...source].map((from, index) => [from, target[index], bytes])),
   );
 });

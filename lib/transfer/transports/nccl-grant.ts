@@ -13,6 +13,7 @@ export interface NcclGrant {
   /** Else it is pushed to. */
   readonly pushes: boolean;
   readonly chunkBytes: number;
+  readonly packed: boolean;
   readonly regionBytes: BigUint64Array;
   readonly listener: { readonly host: string; readonly port: number; readonly token: string };
 }
@@ -27,6 +28,7 @@ export function decodeNcclGrant(value: JsonValue): NcclGrant {
   return {
     pushes: flag(value, 'pushes'),
     chunkBytes: integerField(value, 'chunk_bytes', 'grant', 4096, 2 ** 30, code),
+    packed: flag(value, 'packed'),
     regionBytes: BigUint64Array.from(regionSizes(value, 'grant'), BigInt),
     listener: {
       host: stringField(listener, 'host', 'grant.listener', 255, code),

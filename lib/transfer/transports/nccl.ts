@@ -18,6 +18,7 @@ import { encodePrograms } from '../../native/encoded-program.js';
 import type { NativeNccl } from '../../native/nccl-types.js';
 import { onNativeWake } from '../../native/wake.js';
 import { programBytes } from '../copy-program.js';
+import { splitMessages } from '../program-descriptors.js';
 import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
 import { ExpectedPushes } from './nccl-expected.js';
 import { decodeNcclGrant, type NcclGrant } from './nccl-grant.js';
@@ -33,8 +34,13 @@ export interface NcclTransportOptions {
   readonly pushes: boolean;
   /** Under which name or address peers reach this process. Default 127.0.0.1: peers of this machine only. */
   readonly host?: string;
-  /** Bytes of one message; two are under way at a time. The same on both sides. Default 8 MiB. */
+  /** Bytes of a place of the staging ring, which has four; the same on both sides. Default 8 MiB. */
   readonly chunkBytes?: number;
+  /**
+   * One message a chunk. `false`: one for each block of each planned transfer, in the order in which the reference's
+   * backend posts them (spec 7.4), for a peer that does so too; slow. The same on both sides. Default true.
+   */
+  readonly packed?: boolean;
   /** Paths or names of `libnccl.so.2`, best first. Default: see `STATE_HANDOFF_NCCL` and the documentation. */
   readonly libraries?: readonly string[];
   /** Transfers begun and not yet taken by `takeChanged`. Default 65,536. */
@@ -62,6 +68,7 @@ export class NcclTransport implements Transport {
   };
   private readonly nccl: NativeNccl;
   private readonly chunkBytes: number;
+  private readonly packed: boolean;
   private readonly host: string;
   private readonly regions: Region[] = [];
   private readonly token = randomBytes(16).toString('hex');
@@ -84,12 +91,14 @@ export class NcclTransport implements Transport {
   constructor(private readonly options: NcclTransportOptions) {
     if (typeof options.pushes !== 'boolean') throw argumentError('options.pushes', 'a boolean', options.pushes);
     this.chunkBytes = bounded('chunkBytes', options.chunkBytes, 8 << 20, 4096, 2 ** 30);
+    this.packed = options.packed ?? true;
+    if (typeof this.packed !== 'boolean') throw argumentError('options.packed', 'a boolean', options.packed);
     const transfersMax = bounded('transfersMax', options.transfersMax, 65_536, 1, 1_048_576);
     this.host = options.host ?? '127.0.0.1';
     const libraries = options.libraries ?? ncclCandidates();
     const kernels = process.env['STATE_HANDOFF_CUDA_KERNELS'];
     const image = kernels === undefined || kernels === '' ? null : Uint8Array.from(readFileSync(kernels));
-    this.nccl = native(() => addon().ncclOpen(libraries.join('\n'), this.chunkBytes, transfersMax, image));
+    this.nccl = native(() => addon().ncclOpen(libraries.join('\n'), this.chunkBytes, transfersMax, this.packed, image));
     this.stopListening = onNativeWake(() => this.wake());
   }
 
@@ -129,6 +138,7 @@ export class NcclTransport implements Transport {
     return {
       version: 1,
       chunk_bytes: this.chunkBytes,
+      packed: this.packed,
       regions: this.regionSizes(),
       pushes: this.options.pushes,
       listener: { host: this.host, port: (this.server!.address() as AddressInfo).port, token: this.token },
@@ -139,8 +149,10 @@ export class NcclTransport implements Transport {
     this.requireOpen();
     try {
       const decoded = decodeNcclGrant(grant);
-      if (decoded.chunkBytes !== this.chunkBytes) {
-        const why = `chunks of ${this.chunkBytes} bytes here and ${decoded.chunkBytes} there`;
+      if (decoded.chunkBytes !== this.chunkBytes || decoded.packed !== this.packed) {
+        const cut = ({ chunkBytes, packed }: { chunkBytes: number; packed: boolean }): string =>
+          `${packed ? 'packed' : 'unpacked'} chunks of ${chunkBytes} bytes`;
+        const why = `${cut({ chunkBytes: this.chunkBytes, packed: this.packed })} here and ${cut(decoded)} there`;
         throw new HandoffError('PEER_REFUSED', `both ends must cut alike: ${why}`);
       }
       if (decoded.pushes === this.options.pushes) {
@@ -314,9 +326,8 @@ export class NcclTransport implements Transport {
       throw argumentError('peer', sends ? 'a transport that pushes' : 'a transport that is pushed to', this.name);
     }
     const bytes = request.programs.reduce((sum, program) => sum + programBytes(program), 0);
-    const transfer = new NcclTransfer(this.nccl, request.tag, encodePrograms(request.programs), bytes, (cancelled) =>
-      this.cancel(cancelled),
-    );
+    const encoded = encodePrograms(this.packed ? request.programs : request.programs.map(splitMessages));
+    const transfer = new NcclTransfer(this.nccl, request.tag, encoded, bytes, (cancelled) => this.cancel(cancelled));
     this.transfers.add(transfer);
     const { error } = peer;
     if (error !== null) {

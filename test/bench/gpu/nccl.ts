@@ -1,0 +1,131 @@
+/**
+ * Pushes over NCCL to another process, packed, against one raw send of as many bytes and against one send a block, in one
+ * run. A stream of large pushes, one behind the other; the time of one is that between two ends.
+ */
+import { fork } from 'node:child_process';
+import { join } from 'node:path';
+import { allocateCudaRegion } from '../../../lib/memory/cuda-region.js';
+import type { JsonObject, JsonValue } from '../../../lib/json.js';
+import { programBytes, type CopyProgram } from '../../../lib/transfer/copy-program.js';
+import { NcclTransport, type NcclTransportOptions } from '../../../lib/transfer/transports/nccl.js';
+import type { BenchRow } from '../../support/bench-row.js';
+import { testGpus } from '../../support/gpu-missing.js';
+import { scatteredBlocks } from './scattered-blocks.js';
+
+const pushes = 6;
+const GiB = 2 ** 30;
+
+type Cut = Pick<NcclTransportOptions, 'chunkBytes' | 'packed'>;
+
+/** The other process: `ask` as in the tests, without Jest. */
+class Source {
+  private lastId = 0;
+  private readonly waiting = new Map<number, (message: { answer?: JsonValue; error?: string }) => void>();
+  private readonly child;
+
+  constructor(env: Record<string, string>) {
+    const options = { serialization: 'advanced', env: { ...process.env, ...env } } as const;
+    this.child = fork(join(__dirname, '..', '..', 'support', 'nccl-end-child.js'), options);
+    this.child.on('message', (message: { id: number; answer?: JsonValue; error?: string }) => {
+      this.waiting.get(message.id)?.(message);
+    });
+  }
+
+  ask(command: string, values: object = {}): Promise<JsonValue> {
+    const id = (this.lastId += 1);
+    this.child.send({ id, command, ...values });
+    return new Promise((resolve, reject) =>
+      this.waiting.set(id, ({ answer, error }) =>
+        error === undefined ? resolve(answer ?? null) : reject(new Error(error)),
+      ),
+    );
+  }
+
+  end(): void {
+    this.child.kill();
+  }
+}
+
+const median = (values: number[]): number => values.sort((a, b) => a - b)[Math.floor(values.length / 2)]!;
+const now = (): number => Number(process.hrtime.bigint()) / 1000;
+
+/** @param chunkSizes - of packed pushes; the transport's own by default */
+export async function run(chunkSizes: readonly (number | null)[] = [null]): Promise<BenchRow[]> {
+  const gpus = testGpus();
+  const isOneGpu = gpus.source === gpus.target;
+  // On one GPU, NCCL goes through loopback sockets, and only between what it believes to be two machines.
+  const loopback = { NCCL_NET: 'Socket', NCCL_SOCKET_IFNAME: 'lo' };
+  if (isOneGpu) Object.assign(process.env, { NCCL_HOSTID: 'target', ...loopback });
+  const bytes = isOneGpu ? GiB / 4 : 4 * GiB;
+  const source = new Source(isOneGpu ? { NCCL_HOSTID: 'source', ...loopback } : {});
+  const region = allocateCudaRegion({ bytes, device: gpus.target });
+
+  /** Microseconds a push. */
+  const time = async (cut: Cut, programs: readonly CopyProgram[]): Promise<number[]> => {
+    const transport = new NcclTransport({ pushes: false, ...cut });
+    transport.register(region);
+    await transport.open();
+    // Twice as much on that side, so that head slices have something to leave out.
+    const grant = await source.ask('open', { bytes: 2 * bytes, seed: null, device: gpus.source, options: cut });
+    const failure = await source.ask('connect', { grant: transport.grant() });
+    if (failure !== null) throw new Error(`the source cannot connect: ${String(failure)}`);
+    const peer = transport.connect(grant as JsonObject);
+    const times: number[] = [];
+    for (const [which, program] of programs.entries()) {
+      const tags = Array.from({ length: pushes }, (_, index) => `${which}-${index}`);
+      const handles = tags.map((tag) => transport.begin({ programs: [program], generations: null, tag }, peer));
+      const asSource = { ...program, tables: program.tables.map((each) => ({ ...each, target: places(each.target) })) };
+      for (const tag of tags) await source.ask('push', { tag, programs: [asSource] });
+      const ends: number[] = [];
+      while (ends.length < pushes) {
+        transport.takeChanged();
+        if (handles[ends.length]!.poll() !== 'active') {
+          const { error } = handles[ends.length]!;
+          if (error !== null) throw error;
+          ends.push(now());
+        }
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      times.push(median(ends.slice(1).map((end, index) => end - ends[index]!)));
+    }
+    peer.close();
+    await transport.close();
+    await source.ask('close');
+    return times;
+  };
+
+  const whole = scatteredBlocks(1, { source: bytes, target: bytes }, bytes);
+  const blocks = [32768, 131072].map((size) => scatteredBlocks(bytes / size, { source: size, target: size }, size));
+  // 64 tokens of 8 heads × 128 × fp16 in the source, 4 of the heads in the target.
+  const heads = scatteredBlocks(bytes / 65536, { source: 131072, target: 65536 }, 1024, [
+    { count: 64, sourceStride: 2048, targetStride: 1024 },
+  ]);
+  const names = ['32 KiB slices', '128 KiB slices', 'head slices, 8 to 4 heads'];
+  const programs = [...blocks, heads];
+
+  const speed = (micros: number): number => bytes / micros / 1000;
+  const [raw, ...eachBlock] = await time({ packed: false }, [whole, ...blocks]);
+  const against = `one raw ncclSend of ${(bytes / GiB).toString()} GiB: ${speed(raw!).toFixed(isOneGpu ? 2 : 0)} GB/s`;
+  const rows: BenchRow[] = [];
+  const add = (name: string, micros: number, least: number | null): void => {
+    const ratio = raw! / micros;
+    const target = least === null ? null : `≥ ${least.toFixed(2)}`;
+    const ok = least === null || ratio >= least;
+    rows.push({ name: `nccl push, ${name}`, value: speed(micros), unit: 'GB/s', against, ratio, target, ok });
+  };
+  for (const chunk of chunkSizes) {
+    const times = await time(chunk === null ? {} : { chunkBytes: chunk }, programs);
+    const note = chunk === null ? '' : `, chunks of ${chunk / 2 ** 20} MiB`;
+    for (const [index, micros] of times.entries()) add(`${names[index]!}, packed${note}`, micros, 0.9);
+  }
+  for (const [index, micros] of eachBlock.entries()) add(`${names[index]!}, one send a block`, micros, null);
+  if (programBytes(heads) !== bytes) throw new Error('the programs move unlike amounts');
+  source.end();
+  region.close();
+  return rows;
+}
+
+/** The source does not know where blocks go. */
+function places(target: Int32Array): Int32Array {
+  return Int32Array.from(target, (_, row) => row);
+}
