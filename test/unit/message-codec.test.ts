@@ -362,3 +362,33 @@ it('knows the place of what a coordinator says by its header', () => {
   expect(placeOf({ header: 'CONNECT_ACK', instance: null })).toBe('client');
   expect(() => headerOf(null)).toThrow('frames[0][0]: expected a header value');
 });
+
+describe('what is read quickly is read as exactly', () => {
+  it('short texts: each as it is written, whatever came before, and never what is no UTF-8', () => {
+    for (let round = 0; round < 2; round++) {
+      for (let number = 0; number < 3000; number++) {
+        const text = `k${number}é`;
+        expect(decodeValue(encodeValue(text))).toBe(text);
+      }
+    }
+    for (let round = 0; round < 2; round++)
+      expect(() => decodeValue(Uint8Array.of(0xa2, 0x41, 0xc3))).toThrow('text in UTF-8');
+  });
+
+  it('long lists: cut at any byte they are refused, and whole they are passed on', () => {
+    const prompt = encodeValue([5, 200, 300, 70_000, 2 ** 40, null, 1.5, 'a', 66_000, 300, 7]);
+    const submit = (tokens: Uint8Array) =>
+      decodeMessage('multi-frame', 'coordinator', [encodeValue([20, 5, none, null]), tokens]);
+    expect(submit(prompt)).toMatchObject({ prompt });
+    for (let cut = 1; cut < prompt.length; cut++) expect(() => submit(prompt.subarray(0, cut))).toThrow(/^frames\[1\]/);
+    expect(() => submit(Uint8Array.from([...prompt, 1]))).toThrow('expected the end');
+  });
+
+  it('hashes: both forms of 64 bits, every sign, and not what exceeds it', () => {
+    const hashes = BigInt64Array.of(0n, -1n, 5n, 2n ** 62n + 3n, -(2n ** 63n), 2n ** 63n - 1n, -(2n ** 33n), 2n ** 32n);
+    const frames = bytes([20, 5, none, null], [1], [...hashes], null, null);
+    expect(decodeMessage('multi-frame', 'coordinator', frames)).toMatchObject({ blockHashes: hashes });
+    const large = bytes([20, 5, none, null], [1], [2n ** 63n], null, null);
+    expect(() => decodeMessage('multi-frame', 'coordinator', large)).toThrow('signed 64-bit');
+  });
+});

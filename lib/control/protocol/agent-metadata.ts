@@ -5,8 +5,10 @@
 import { argumentError } from '../../errors.js';
 import type { Wire, WireMap } from './wire-value.js';
 
-const nameKey = 'agent_name';
-const blobKey = 'agent_metadata_b64';
+/** Key under which a descriptor names its agent. */
+export const agentNameKey = 'agent_name';
+/** Key of an agent's metadata beside its name. */
+export const agentBlobKey = 'agent_metadata_b64';
 
 /**
  * The metadata of every agent in a registration, by the agent's name, at any depth.
@@ -17,7 +19,7 @@ export function agentsOf(registration: Wire): ReadonlyMap<string, string> {
   const agents = new Map<string, string>();
   const visit = (value: Wire): void => {
     if (isMap(value)) {
-      const [name, blob] = [value.get(nameKey), value.get(blobKey)];
+      const [name, blob] = [value.get(agentNameKey), value.get(agentBlobKey)];
       if (typeof name === 'string' && typeof blob === 'string') {
         if ((agents.get(name) ?? blob) !== blob) throw mismatch(name);
         agents.set(name, blob);
@@ -34,8 +36,8 @@ export function agentsOf(registration: Wire): ReadonlyMap<string, string> {
 /** Prefill: `value` without the metadata of any map that names its agent; other such keys stay. */
 export function stripAgentMetadata(value: Wire): Wire {
   return mapped(value, (map) => {
-    if (!map.has(nameKey) || !map.has(blobKey)) return map;
-    return new Map([...map].filter(([key]) => key !== blobKey));
+    if (!map.has(agentNameKey) || !map.has(agentBlobKey)) return map;
+    return new Map([...map].filter(([key]) => key !== agentBlobKey));
   });
 }
 
@@ -47,12 +49,12 @@ export function stripAgentMetadata(value: Wire): Wire {
  */
 export function restoreAgentMetadata(value: Wire, agents: ReadonlyMap<string, string>): Wire {
   return mapped(value, (map) => {
-    const name = map.get(nameKey);
+    const name = map.get(agentNameKey);
     if (name === undefined) return map;
     const blob = typeof name === 'string' ? agents.get(name) : undefined;
-    if (blob === undefined) throw argumentError(nameKey, 'an agent of the registration', name, 'MESSAGE_INVALID');
-    const supplied = map.get(blobKey);
-    if (supplied === undefined) return new Map([...map, [blobKey, blob]]);
+    if (blob === undefined) throw argumentError(agentNameKey, 'an agent of the registration', name, 'MESSAGE_INVALID');
+    const supplied = map.get(agentBlobKey);
+    if (supplied === undefined) return new Map([...map, [agentBlobKey, blob]]);
     if (supplied !== blob) throw mismatch(name as string);
     return map;
   });
@@ -69,5 +71,5 @@ function isMap(value: Wire): value is WireMap {
 }
 
 function mismatch(name: string): Error {
-  return argumentError(`${blobKey} of ${name}`, 'the metadata of the registration', 'another', 'MESSAGE_INVALID');
+  return argumentError(`${agentBlobKey} of ${name}`, 'the metadata of the registration', 'another', 'MESSAGE_INVALID');
 }

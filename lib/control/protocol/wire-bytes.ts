@@ -56,6 +56,21 @@ export function joinMap(parts: ReadonlyMap<string, Opaque>): Opaque {
   return writer.finish();
 }
 
+/**
+ * `map` with one part more at its end; every byte of the others stays.
+ *
+ * @param map - a map that does not have `key`
+ */
+export function appendPart(map: Opaque, key: string, part: Opaque): Opaque {
+  const reader = new WireReader(map, 'value');
+  const size = reader.mapLength();
+  writer.mapHead(size + 1);
+  writer.opaque(reader.rest());
+  writer.value(key, 'key');
+  writer.opaque(part);
+  return writer.finish();
+}
+
 /** `map` with some of its values replaced or added at the end; what is not named keeps its bytes. */
 export function replaceParts(map: Opaque, parts: ReadonlyMap<string, Opaque>, path = 'value'): Opaque {
   const present = mapParts(map, path);

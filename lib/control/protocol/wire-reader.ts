@@ -13,6 +13,12 @@ const decodedValuesMax = 1 << 18;
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
+/** Short texts, keys above all, come again and again: their bytes and the string that was made of them. */
+const shortLengthMax = 32;
+const shortTexts: ({ readonly bytes: Uint8Array; readonly text: string } | undefined)[] = new Array<undefined>(
+  512,
+).fill(undefined);
+
 export class WireReader {
   private at = 0;
   private readonly view: DataView;
@@ -45,6 +51,13 @@ export class WireReader {
     const from = this.at;
     this.skip(depth);
     return this.bytes.subarray(from, this.at);
+  }
+
+  /** The bytes that are left, as they stand; they are not checked. */
+  rest(): Uint8Array {
+    const from = this.at;
+    this.at = this.bytes.length;
+    return this.bytes.subarray(from);
   }
 
   value(depth = 0): Wire {
@@ -112,17 +125,39 @@ export class WireReader {
   int64List(): BigInt64Array {
     const count = this.listLength();
     const list = new BigInt64Array(count);
+    // As two words each: a bigint made for every hash costs more than all the rest.
+    const words = new Int32Array(list.buffer);
     for (let index = 0; index < count; index++) {
-      if (this.bytes[this.at] === 0xcf || this.bytes[this.at] === 0xd3) {
-        const signed = this.bytes[this.at] === 0xd3;
-        const value = this.view.getBigInt64(this.advance(9) + 1);
-        if (!signed && value < 0n) throw this.error('a signed 64-bit integer', 'a larger one');
-        list[index] = value;
+      const form = this.bytes[this.at];
+      if (form === 0xcf || form === 0xd3) {
+        const from = this.advance(9) + 1;
+        const high = this.view.getInt32(from);
+        if (form === 0xcf && high < 0) throw this.error('a signed 64-bit integer', 'a larger one');
+        words[2 * index] = this.view.getInt32(from + 4);
+        words[2 * index + 1] = high;
       } else {
         list[index] = BigInt(this.small());
       }
     }
     return list;
+  }
+
+  /** Whether the next value is a list of integers that a number holds exactly; it is taken, and not built. */
+  isIntegerList(): boolean {
+    const byte = this.peek();
+    const isList = (byte >= 0x90 && byte <= 0x9f) || byte === 0xdc || byte === 0xdd;
+    if (!isList) this.skip(0);
+    let areIntegers = isList;
+    for (let left = isList ? this.listLength() : 0; left > 0; left--) {
+      const form = this.peek();
+      if (form === 0xcf || form === 0xd3) {
+        areIntegers = typeof this.value(1) === 'number' && areIntegers;
+        continue;
+      }
+      areIntegers &&= (form >= 0 && form <= 0x7f) || form >= 0xe0 || (form >= 0xcc && form <= 0xd2);
+      this.skip(1);
+    }
+    return areIntegers;
   }
 
   private small(): number {
@@ -180,14 +215,21 @@ export class WireReader {
     this.nested(depth);
     this.fits(count, 1);
     const { bytes } = this;
+    const end = bytes.length;
+    let { at } = this;
     for (let left = count; left > 0; left--) {
       // Token ids and block ids, the long lists, are these three forms.
-      const byte = bytes[this.at]!;
-      if (byte <= 0x7f) this.at += 1;
-      else if (byte === 0xcd) this.advance(3);
-      else if (byte === 0xce) this.advance(5);
-      else this.skip(depth + 1);
+      const byte = at < end ? bytes[at]! : 0xc1;
+      if (byte === 0xcd && at + 3 <= end) at += 3;
+      else if (byte === 0xce && at + 5 <= end) at += 5;
+      else if (byte <= 0x7f) at += 1;
+      else {
+        this.at = at;
+        this.skip(depth + 1);
+        at = this.at;
+      }
     }
+    this.at = at;
   }
 
   private list(count: number, depth: number): Wire[] {
@@ -235,21 +277,32 @@ export class WireReader {
 
   private text(length: number): string {
     const from = this.advance(length);
-    if (length <= 32) {
-      let text = '';
-      let index = from;
-      for (; index < this.at; index++) {
-        const byte = this.bytes[index]!;
-        if (byte > 0x7f) break;
-        text += String.fromCharCode(byte);
-      }
-      if (index === this.at) return text;
-    }
+    if (length <= shortLengthMax) return this.shortText(from, length);
     try {
       return utf8.decode(this.bytes.subarray(from, this.at));
     } catch {
       throw this.errorAt(from, 'text in UTF-8');
     }
+  }
+
+  private shortText(from: number, length: number): string {
+    const { bytes } = this;
+    let place = length;
+    for (let index = from; index < this.at; index++) place = (Math.imul(place, 31) + bytes[index]!) & 511;
+    const known = shortTexts[place];
+    if (known?.bytes.length === length) {
+      let index = 0;
+      while (index < length && known.bytes[index] === bytes[from + index]) index++;
+      if (index === length) return known.text;
+    }
+    let text: string;
+    try {
+      text = utf8.decode(bytes.subarray(from, this.at));
+    } catch {
+      throw this.errorAt(from, 'text in UTF-8');
+    }
+    shortTexts[place] = { bytes: new Uint8Array(bytes.subarray(from, this.at)), text };
+    return text;
   }
 
   /** A length in 1, 2 or 4 bytes, for 0, 1 and 2. */

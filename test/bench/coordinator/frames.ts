@@ -23,7 +23,10 @@ export function hashesOf(index: number): BigInt64Array {
   });
 }
 
-const prompt = encodeValue(Array.from({ length: promptTokens }, (_, at) => Math.imul(at, 48_271) & 0x1_ffff));
+/** Token ids of a vocabulary of 128k, small ones more often, as in text. */
+const token = (at: number): number => Math.floor(131_072 * ((Math.imul(at + 1, 0x9e3779b1) >>> 0) / 2 ** 32) ** 3);
+
+const prompt = encodeValue(Array.from({ length: promptTokens }, (_, at) => token(at)));
 
 const sampling = wire({
   temperature: new Float64(1),
