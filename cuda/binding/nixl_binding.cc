@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t kIdMax = 9007199254740991;
 constexpr size_t kMetadataBytesMax = 1 << 20;
 constexpr uint64_t kSlotsMax = 1024;
+constexpr int64_t kReadersMax = 64;
 constexpr uint64_t kSlotBytesMax = uint64_t{1} << 30;
 // Values of one range in a flat array: address, bytes, memory, device.
 constexpr size_t kRangeValues = 4;
@@ -80,7 +81,7 @@ Napi::Value NixlRegister(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NixlStart(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Start();
+  EndpointArgument(info).Start(FlagArgument(info, 1, "probe"));
   return info.Env().Undefined();
 }
 
@@ -159,7 +160,10 @@ Napi::Value NixlDisconnect(const Napi::CallbackInfo& info) {
 Napi::Value NixlBegin(const Napi::CallbackInfo& info) {
   NixlEndpoint& endpoint = EndpointArgument(info);
   const uint64_t peer = IdArgument(info, 1, "peer");
-  const uint64_t id = endpoint.Begin(peer, ProgramArgument(info, 2));
+  NixlShare share;
+  share.count = WholeArgument(info, 6, "readers", 1, kReadersMax);
+  share.index = WholeArgument(info, 5, "reader", 0, share.count - 1);
+  const uint64_t id = endpoint.Begin(peer, ProgramArgument(info, 2), share);
   return Napi::Number::New(info.Env(), static_cast<double>(id));
 }
 

@@ -37,15 +37,18 @@ void Append(std::vector<NixlRange>& local, std::vector<NixlRange>& remote, const
 
 }  // namespace
 
-NixlDirectPull::NixlDirectPull(const CopyProgram& program, std::vector<size_t> rectangles, int64_t request_bytes)
-    : program_(program), rectangles_(std::move(rectangles)), request_bytes_(request_bytes) {}
+NixlDirectPull::NixlDirectPull(const CopyProgram& program, std::vector<size_t> rectangles, int64_t request_bytes,
+                               NixlShare share)
+    : program_(program), rectangles_(std::move(rectangles)), request_bytes_(request_bytes), share_(share) {
+  Skip();
+}
 
 const Table* NixlDirectPull::table() const {
   const Rectangle& rectangle = program_.rectangles[rectangles_[next_]];
   return rectangle.table < 0 ? nullptr : &program_.tables[static_cast<size_t>(rectangle.table)];
 }
 
-void NixlDirectPull::Enter(NixlLink& link) {
+void NixlDirectPull::Enter() {
   const Rectangle& rectangle = program_.rectangles[rectangles_[next_]];
   plane_count_ = 1;
   for (int i = 0; i < rectangle.loop_count; ++i) plane_count_ *= rectangle.loops[static_cast<size_t>(i)].count;
@@ -53,8 +56,8 @@ void NixlDirectPull::Enter(NixlLink& link) {
   // A fragment larger than a read is cut, so that a cancel need not wait for all of it.
   part_count_ = (rectangle.fragment_bytes + request_bytes_ - 1) / request_bytes_;
   plane_ = row_ = part_ = 0;
-  planes_ = part_count_ == 1 ? link.PlanesOf(rectangle, table()) : nullptr;
   entered_ = true;
+  planned_ = false;
 }
 
 void NixlDirectPull::Advance() {
@@ -68,11 +71,32 @@ void NixlDirectPull::Advance() {
   planes_.reset();
 }
 
-NixlPending NixlDirectPull::Next(NixlLink& link) {
-  if (!entered_) Enter(link);
+template <typename Visit>
+int64_t NixlDirectPull::Walk(const Visit& visit) {
+  if (!entered_) Enter();
   const size_t index = next_;
+  const int64_t fragment_bytes = program_.rectangles[rectangles_[next_]].fragment_bytes;
+  int64_t bytes = 0;
+  for (size_t entries = 0; next_ == index && bytes < request_bytes_ && entries < kEntriesMax; ++entries) {
+    const int64_t part_bytes = std::min(request_bytes_, fragment_bytes - part_ * request_bytes_);
+    visit(part_bytes);
+    bytes += part_bytes;
+    Advance();
+  }
+  ++turn_;
+  return bytes;
+}
+
+void NixlDirectPull::Skip() {
+  while (!over() && !share_.Has(turn_)) Walk([](int64_t) {});
+}
+
+NixlPending NixlDirectPull::Next(NixlLink& link) {
+  if (!entered_) Enter();
   const Rectangle& rectangle = program_.rectangles[rectangles_[next_]];
   const Table* rows = table();
+  if (!planned_) planes_ = part_count_ == 1 ? link.PlanesOf(rectangle, rows) : nullptr;
+  planned_ = true;
   const std::shared_ptr<const NixlPlanes> planes = planes_;
   const NixlRange& source = link.grant().regions[static_cast<size_t>(rectangle.source_region)];
   const CopyTarget& target = link.targets()[static_cast<size_t>(rectangle.target_region)];
@@ -80,30 +104,27 @@ NixlPending NixlDirectPull::Next(NixlLink& link) {
   std::vector<int> remote;
   std::vector<NixlRange> local_ranges;
   std::vector<NixlRange> remote_ranges;
-  int64_t bytes = 0;
   Place place{0, 0};
   int64_t placed = -1;
-  while (next_ == index && bytes < request_bytes_ && local.size() + local_ranges.size() < kEntriesMax) {
+  const int64_t bytes = Walk([&](int64_t part_bytes) {
     const auto row = static_cast<size_t>(rectangle.table_from + row_);
-    const int64_t part_bytes = std::min(request_bytes_, rectangle.fragment_bytes - part_ * request_bytes_);
     if (planes != nullptr) {
       const int64_t to = rows == nullptr || rows->target_block == 0 ? 0 : rows->target[row];
       const int64_t from = rows == nullptr || rows->source_block == 0 ? 0 : rows->source[row];
       local.push_back(static_cast<int>(plane_ * planes->local_blocks + to));
       remote.push_back(static_cast<int>(plane_ * planes->remote_blocks + from));
-    } else {
-      if (placed != plane_) place = PlaceOf(rectangle, plane_);
-      placed = plane_;
-      const int64_t to = place.target + (rows == nullptr ? 0 : rows->TargetOffset(row)) + part_ * request_bytes_;
-      const int64_t from = place.source + (rows == nullptr ? 0 : rows->SourceOffset(row)) + part_ * request_bytes_;
-      const auto length = static_cast<uint64_t>(part_bytes);
-      Append(local_ranges, remote_ranges,
-             NixlRange{reinterpret_cast<uint64_t>(target.data) + static_cast<uint64_t>(to), length},
-             NixlRange{source.address + static_cast<uint64_t>(from), length, source.memory, source.device});
+      return;
     }
-    bytes += part_bytes;
-    Advance();
-  }
+    if (placed != plane_) place = PlaceOf(rectangle, plane_);
+    placed = plane_;
+    const int64_t to = place.target + (rows == nullptr ? 0 : rows->TargetOffset(row)) + part_ * request_bytes_;
+    const int64_t from = place.source + (rows == nullptr ? 0 : rows->SourceOffset(row)) + part_ * request_bytes_;
+    const auto length = static_cast<uint64_t>(part_bytes);
+    Append(local_ranges, remote_ranges,
+           NixlRange{reinterpret_cast<uint64_t>(target.data) + static_cast<uint64_t>(to), length},
+           NixlRange{source.address + static_cast<uint64_t>(from), length, source.memory, source.device});
+  });
+  Skip();
   return planes != nullptr ? link.Read(planes, local, remote, bytes) : link.Read(local_ranges, remote_ranges, bytes);
 }
 

@@ -8,10 +8,18 @@
 
 namespace state_handoff {
 
+// Which of a transfer's reads one of its readers makes: every `count`th, from `index` on.
+struct NixlShare {
+  int64_t index = 0;
+  int64_t count = 1;
+  bool Has(int64_t turn) const { return turn % count == index; }
+};
+
 class NixlDirectPull {
  public:
   // `program` has been checked against the link's regions and outlives this object.
-  NixlDirectPull(const CopyProgram& program, std::vector<size_t> rectangles, int64_t request_bytes);
+  NixlDirectPull(const CopyProgram& program, std::vector<size_t> rectangles, int64_t request_bytes,
+                 NixlShare share = {});
 
   bool over() const { return next_ == rectangles_.size(); }
   // The next read, not yet posted. Throws PEER_REFUSED, PEER_LOST.
@@ -21,15 +29,23 @@ class NixlDirectPull {
   // Entries of one read: post and poll stay short, and memory for their indices small.
   static constexpr size_t kEntriesMax = 8192;
 
-  void Enter(NixlLink& link);
+  // Walks over the reads of others, so that what comes next is this one's, or nothing.
+  void Skip();
+  // Calls `visit(part_bytes)` for every entry of the next read.
+  template <typename Visit>
+  int64_t Walk(const Visit& visit);
+  void Enter();
   void Advance();
   const Table* table() const;
 
   const CopyProgram& program_;
   const std::vector<size_t> rectangles_;
   const int64_t request_bytes_;
+  const NixlShare share_;
+  int64_t turn_ = 0;  // which of all readers' reads comes next
   size_t next_ = 0;
   bool entered_ = false;
+  bool planned_ = false;
   std::shared_ptr<const NixlPlanes> planes_;
   int64_t plane_count_ = 0;
   int64_t row_count_ = 0;

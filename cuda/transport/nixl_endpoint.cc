@@ -38,11 +38,11 @@ size_t NixlEndpoint::AddRegion(std::shared_ptr<HostRegion> region) {
   return regions_.size() - 1;
 }
 
-void NixlEndpoint::Start() {
+void NixlEndpoint::Start(bool probe) {
   CheckOpen();
   if (started_) throw NativeError(ErrorCode::kARGUMENT_INVALID, "start: expected to be called once");
   started_ = true;
-  setup_.Post([this] {
+  setup_.Post([this, probe] {
     try {
       api_ = NixlApi::Load(options_.candidates);
       library_path_ = api_->path;
@@ -51,9 +51,8 @@ void NixlEndpoint::Start() {
         for (const auto& memory : memories_) sources.push_back(CopySource{memory->data(), memory->bytes()});
         exporter_ = std::make_unique<NixlExporter>(api_, options_.name, std::move(sources), options_.slots,
                                                    options_.slot_bytes);
-      } else {
-        // Better to know now than with the first peer.
-        const NixlAgent probe(api_, options_.name + "-probe", false);
+      } else if (probe) {
+        const NixlAgent agent(api_, options_.name + "-probe", false);
       }
       readiness_.store(Readiness::kReady, std::memory_order_release);
     } catch (const NativeError& error) {
@@ -125,7 +124,7 @@ void NixlEndpoint::Disconnect(uint64_t link) {
   Nudge();
 }
 
-uint64_t NixlEndpoint::Begin(uint64_t link, CopyProgram program) {
+uint64_t NixlEndpoint::Begin(uint64_t link, CopyProgram program, NixlShare share) {
   CheckOpen();
   const auto found = links_.find(link);
   if (found == links_.end()) (void)Link(link);
@@ -140,7 +139,7 @@ uint64_t NixlEndpoint::Begin(uint64_t link, CopyProgram program) {
   ring_->Reserve();
   const uint64_t id = ++last_id_;
   auto transfer =
-      std::make_shared<NixlTransfer>(id, found->second, std::move(program), std::move(target), options_.tuning);
+      std::make_shared<NixlTransfer>(id, found->second, std::move(program), share, std::move(target), options_.tuning);
   transfers_.emplace(id, transfer);
   {
     const std::lock_guard lock(mutex_);

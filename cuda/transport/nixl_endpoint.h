@@ -44,8 +44,9 @@ class NixlEndpoint {
 
   // Before Start.
   size_t AddRegion(std::shared_ptr<HostRegion> region);
-  // Loads the library and makes what is exported, on the setup thread. Once.
-  void Start();
+  // Loads the library and makes what is exported, on the setup thread. `probe`: where nothing is, makes an agent all
+  // the same, so that what is wrong with the library shows now and not with the first peer. Once.
+  void Start(bool probe);
   Readiness readiness() const { return readiness_.load(std::memory_order_acquire); }
   // Once it is kFailed.
   ErrorCode error_code() const { return error_code_; }
@@ -59,7 +60,7 @@ class NixlEndpoint {
   // Ends when its transfers have.
   void Disconnect(uint64_t link);
 
-  uint64_t Begin(uint64_t link, CopyProgram program);
+  uint64_t Begin(uint64_t link, CopyProgram program, NixlShare share);
   const NixlTransfer& Find(uint64_t transfer) const;
   void Cancel(uint64_t transfer);
   void AttestPeerDead(uint64_t transfer);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -160,7 +161,6 @@ NixlPending NixlLink::Read(std::shared_ptr<const NixlPlanes> planes, const std::
 }
 
 uint8_t* NixlLink::TakeBuffer() {
-  if (buffers_.data == nullptr) MakeBuffers();
   if (free_buffers_.empty()) return nullptr;
   uint8_t* buffer = free_buffers_.back();
   free_buffers_.pop_back();
@@ -168,8 +168,10 @@ uint8_t* NixlLink::TakeBuffer() {
 }
 
 void NixlLink::MakeBuffers() {
+  if (buffers_.data != nullptr) return;
   const size_t front = (grant_.staging.headers_bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const size_t bytes = front + kBufferCount * grant_.staging.slot_bytes;
+  const size_t each = std::min(grant_.staging.slot_bytes, static_cast<uint64_t>(kBufferBytesMax));
+  const size_t bytes = front + kBufferCount * each;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) {
     throw NativeError(ErrorCode::kNATIVE_SYSTEM,
@@ -178,7 +180,7 @@ void NixlLink::MakeBuffers() {
   buffers_ = Buffers{static_cast<uint8_t*>(memory), bytes};
   agent_->Register(NixlRange{reinterpret_cast<uint64_t>(memory), bytes});
   for (size_t i = 0; i < kBufferCount; ++i) {
-    free_buffers_.push_back(buffers_.data + front + i * grant_.staging.slot_bytes);
+    free_buffers_.push_back(buffers_.data + front + i * each);
   }
 }
 

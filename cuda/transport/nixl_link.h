@@ -82,10 +82,14 @@ class NixlLink {
   void DropLists() { planes_.clear(); }
   size_t list_count() const { return planes_.size(); }
 
-  // Buffers of a slot's size into which packed chunks are read, made with the first use; null when all are taken.
+  // Buffers into which packed chunks are read: of a slot's size or less, so that a chunk that is scattered at once is
+  // still in the second-level cache. Once made, they stay.
+  static constexpr int64_t kBufferBytesMax = 512 << 10;
+  void MakeBuffers();
+  // Null when all are taken.
   uint8_t* TakeBuffer();
   void ReturnBuffer(uint8_t* buffer) { free_buffers_.push_back(buffer); }
-  // The exporter's slot headers as they were read last; null before TakeBuffer.
+  // The exporter's slot headers as they were read last; null before MakeBuffers.
   const SlotHeader* headers() const { return reinterpret_cast<const SlotHeader*>(buffers_.data); }
   // For a chunk that the exporter packs. No two links of any process have one in common.
   PackTicket NextTicket() { return PackTicket{secret_, ++last_ticket_}; }
@@ -95,8 +99,6 @@ class NixlLink {
     uint8_t* data = nullptr;
     size_t bytes = 0;
   };
-
-  void MakeBuffers();
 
   const uint64_t id_;
   const NixlGrant grant_;

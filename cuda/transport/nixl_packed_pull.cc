@@ -33,27 +33,37 @@ int64_t SlotOf(const NixlLink& link, const PackTicket& ticket) {
 }  // namespace
 
 bool NixlHeaderWatch::Step(NixlLink& link) {
-  if (pending_.read != nullptr) {
-    if (!IsOver(pending_.read->Poll())) return false;
-    pending_.Drop();
-    seen_ = posted_;
-    return true;
-  }
+  if (pending_.read != nullptr) return IsOver(pending_.read->Poll()) && End(link);
   if (wanted_ <= posted_ || link.headers() == nullptr) return false;
   const NixlStaging& staging = link.grant().staging;
   const uint64_t bytes = staging.headers_bytes();
   pending_ = link.Read({NixlRange{reinterpret_cast<uint64_t>(link.headers()), bytes}},
                        {NixlRange{staging.address, bytes}}, static_cast<int64_t>(bytes));
   ++posted_;
-  if (!IsOver(pending_.read->Post())) return false;
+  return IsOver(pending_.read->Post()) && End(link);
+}
+
+bool NixlHeaderWatch::End(const NixlLink& link) {
   pending_.Drop();
   seen_ = posted_;
-  return true;
+  bool matters = std::exchange(eager_, false);
+  tickets_.resize(link.grant().staging.slots);
+  for (size_t slot = 0; slot < tickets_.size(); ++slot) {
+    const SlotHeader& header = link.headers()[slot];
+    const PackTicket now{header.high.load(std::memory_order_relaxed), header.low.load(std::memory_order_relaxed)};
+    if (!(tickets_[slot] == now)) matters = true;
+    tickets_[slot] = now;
+  }
+  return matters;
 }
 
 NixlPackedPull::NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t slot_bytes,
-                               int64_t request_bytes, std::chrono::milliseconds patience)
-    : chunks_(program, rectangles, slot_bytes), request_bytes_(request_bytes), patience_(patience) {}
+                               int64_t request_bytes, std::chrono::milliseconds patience, NixlShare share)
+    : chunk_bytes_(std::min(slot_bytes, NixlLink::kBufferBytesMax)),
+      chunks_(program, rectangles, chunk_bytes_),
+      request_bytes_(request_bytes),
+      patience_(patience),
+      share_(share) {}
 
 bool NixlPackedPull::reading() const {
   return direct_pending_.read != nullptr ||
@@ -74,9 +84,9 @@ bool NixlPackedPull::Step(NixlLink& link, NixlHeaderWatch& watch, Clock::time_po
   bool moved = false;
   for (size_t i = 0; i < jobs_.size();) {
     Job& job = jobs_[i];
-    if (Advance(link, watch, job, bytes_done)) {
+    if (Advance(link, watch, job, start, bytes_done)) {
       moved = true;
-      if (job.buffer == nullptr) {
+      if (job.over) {
         jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
@@ -84,7 +94,7 @@ bool NixlPackedPull::Step(NixlLink& link, NixlHeaderWatch& watch, Clock::time_po
       // Also one that was lost by a lease: whoever has waited for so long reads without packing from now on.
       gave_up_ = gave_up_ || start;
       End(link, job);
-      if (start) left_.push_back(std::move(job.chunk));
+      if (start) Leave(job);
       jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
       moved = true;
       continue;
@@ -96,48 +106,71 @@ bool NixlPackedPull::Step(NixlLink& link, NixlHeaderWatch& watch, Clock::time_po
     left_.clear();
     direct_.reset();
   }
-  while (start && !exhausted_ && !gave_up_ && jobs_.size() < kJobs && Ask(link, watch, now)) moved = true;
+  const size_t asks = std::min<size_t>(kAsksMax, link.grant().staging.slots);
+  while (start && !exhausted_ && !gave_up_ && jobs_.size() < asks && Ask(link, watch, now)) moved = true;
   if (start && gave_up_ && !exhausted_ && left_.empty()) {
     PackedChunk chunk;
     exhausted_ = !chunks_.Next(chunk);
     if (!exhausted_) left_.push_back(std::move(chunk));
   }
   if (StepLeft(link, start, bytes_done)) moved = true;
-  if (over() && !finished_.empty()) {
-    // A hint: slots that nobody speaks of are free when their lease is over.
+  if (!finished_.empty()) {
+    // No request carries them. A hint: slots that nobody speaks of are free when their lease is over.
     (void)link.Notify(EncodePackMessage(PackMessage{std::move(finished_), {}, {}}));
     finished_.clear();
   }
   return moved;
 }
 
-bool NixlPackedPull::Ask(NixlLink& link, NixlHeaderWatch& watch, Clock::time_point now) {
-  uint8_t* buffer = link.TakeBuffer();
-  if (buffer == nullptr) return false;
-  PackedChunk chunk;
-  if (!chunks_.Next(chunk)) {
-    link.ReturnBuffer(buffer);
-    exhausted_ = true;
-    return false;
+std::vector<PackedChunk> NixlPackedPull::TakeChunks(uint64_t slot_bytes, CopyProgram& pack) {
+  std::vector<PackedChunk> chunks;
+  int64_t bytes = 0;
+  size_t rows = 0;
+  while (bytes + chunk_bytes_ <= static_cast<int64_t>(slot_bytes) && rows < PackedChunks::kRowsMax) {
+    PackedChunk chunk;
+    if (!chunks_.Next(chunk)) {
+      exhausted_ = true;
+      break;
+    }
+    const auto tables = static_cast<int64_t>(pack.tables.size());
+    for (Rectangle rectangle : chunk.pack.rectangles) {
+      rectangle.target_offset += bytes;
+      if (rectangle.table >= 0) rectangle.table += tables;
+      pack.rectangles.push_back(rectangle);
+    }
+    for (Table& table : chunk.pack.tables) {
+      rows += table.source.size();
+      pack.tables.push_back(std::move(table));
+    }
+    bytes += chunk.bytes;
+    chunk.pack = CopyProgram{};
+    chunks.push_back(std::move(chunk));
   }
-  const PackTicket ticket = link.NextTicket();
-  const std::string text = EncodePackMessage(PackMessage{std::move(finished_), ticket, chunk.pack});
+  return chunks;
+}
+
+bool NixlPackedPull::Ask(NixlLink& link, NixlHeaderWatch& watch, Clock::time_point now) {
+  link.MakeBuffers();
+  CopyProgram pack;
+  Job job;
+  do {
+    pack = CopyProgram{};
+    job.chunks = TakeChunks(link.grant().staging.slot_bytes, pack);
+    if (job.chunks.empty()) return false;
+  } while (!share_.Has(turn_++));
+  job.ticket = link.NextTicket();
+  const std::string text = EncodePackMessage(PackMessage{std::move(finished_), job.ticket, std::move(pack)});
   finished_.clear();
-  watch.Want(watch.posted());
-  jobs_.push_back(Job{std::move(chunk), ticket, buffer, Stage::kAsked, watch.posted(), now, {}});
+  job.asked = now;
+  job.headers_after = watch.posted();
+  watch.Want(job.headers_after);
+  jobs_.push_back(std::move(job));
   if (text.size() > kPackMessageBytesMax || !link.Notify(text)) gave_up_ = true;
   return true;
 }
 
-bool NixlPackedPull::Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, int64_t& bytes_done) {
-  if (job.stage == Stage::kReading) {
-    if (!IsOver(job.pending.read->Poll())) return false;
-    job.pending.Drop();
-    job.stage = Stage::kChecking;
-    job.headers_after = watch.posted();
-    watch.Want(job.headers_after);
-    return true;
-  }
+bool NixlPackedPull::Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start, int64_t& bytes_done) {
+  if (job.stage == Stage::kReading) return ReadSlot(link, watch, job, start);
   if (watch.seen() <= job.headers_after) return false;
   const int64_t slot = SlotOf(link, job.ticket);
   if (job.stage == Stage::kAsked) {
@@ -146,44 +179,69 @@ bool NixlPackedPull::Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, i
       watch.Want(job.headers_after);
       return false;
     }
-    const NixlStaging& staging = link.grant().staging;
-    const auto bytes = static_cast<uint64_t>(job.chunk.bytes);
-    job.pending = link.Read({NixlRange{reinterpret_cast<uint64_t>(job.buffer), bytes}},
-                            {NixlRange{staging.address + staging.SlotOffset(static_cast<uint64_t>(slot)), bytes}},
-                            job.chunk.bytes);
+    if (!start) return false;
+    job.buffer = link.TakeBuffer();
+    if (job.buffer == nullptr) return false;
+    job.at = static_cast<int64_t>(link.grant().staging.SlotOffset(static_cast<uint64_t>(slot)));
     job.stage = Stage::kReading;
-    if (IsOver(job.pending.read->Post())) {
-      job.pending.Drop();
-      job.stage = Stage::kChecking;
-      job.headers_after = watch.posted();
-      watch.Want(job.headers_after);
-    }
-    return true;
+    return ReadSlot(link, watch, job, start);
   }
   if (slot < 0) {
-    // The slot went to somebody else while it was read.
+    // The slot went to somebody else while it was read: what was scattered may be anything, and is read again.
     gave_up_ = true;
-    left_.push_back(std::move(job.chunk));
+    Leave(job);
   } else {
-    Unpack(link, job);
-    bytes_done += job.chunk.bytes;
+    for (const PackedChunk& chunk : job.chunks) bytes_done += chunk.bytes;
   }
   End(link, job);
   return true;
 }
 
-void NixlPackedPull::Unpack(const NixlLink& link, const Job& job) const {
-  const CopyProgram& unpack = job.chunk.unpack;
-  const CopySource source{job.buffer, static_cast<size_t>(job.chunk.bytes)};
-  for (const Rectangle& rectangle : unpack.rectangles) {
-    const CopyWalk walk(unpack, rectangle, source, link.targets()[static_cast<size_t>(rectangle.target_region)]);
+bool NixlPackedPull::ReadSlot(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start) {
+  for (bool moved = false;; moved = true) {
+    const PackedChunk& chunk = job.chunks[job.next];
+    if (job.pending.read == nullptr) {
+      if (!start) {
+        End(link, job);
+        return true;
+      }
+      const auto bytes = static_cast<uint64_t>(chunk.bytes);
+      job.pending =
+          link.Read({NixlRange{reinterpret_cast<uint64_t>(job.buffer), bytes}},
+                    {NixlRange{link.grant().staging.address + static_cast<uint64_t>(job.at), bytes}}, chunk.bytes);
+      if (!IsOver(job.pending.read->Post())) return true;
+    } else if (!IsOver(job.pending.read->Poll())) {
+      return moved;
+    }
+    job.pending.Drop();
+    Unpack(link, chunk, job.buffer);
+    job.at += chunk.bytes;
+    if (++job.next < job.chunks.size()) continue;
+    link.ReturnBuffer(job.buffer);
+    job.buffer = nullptr;
+    job.stage = Stage::kChecking;
+    job.headers_after = watch.posted();
+    watch.Want(job.headers_after, true);
+    return true;
+  }
+}
+
+void NixlPackedPull::Unpack(const NixlLink& link, const PackedChunk& chunk, const uint8_t* buffer) const {
+  const CopySource source{buffer, static_cast<size_t>(chunk.bytes)};
+  for (const Rectangle& rectangle : chunk.unpack.rectangles) {
+    const CopyWalk walk(chunk.unpack, rectangle, source, link.targets()[static_cast<size_t>(rectangle.target_region)]);
     walk.Copy(0, walk.bytes());
   }
 }
 
+void NixlPackedPull::Leave(Job& job) {
+  for (PackedChunk& chunk : job.chunks) left_.push_back(std::move(chunk));
+}
+
 void NixlPackedPull::End(NixlLink& link, Job& job) {
-  link.ReturnBuffer(job.buffer);
+  if (job.buffer != nullptr) link.ReturnBuffer(job.buffer);
   job.buffer = nullptr;
+  job.over = true;
   finished_.push_back(job.ticket);
 }
 

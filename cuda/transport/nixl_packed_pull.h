@@ -22,15 +22,22 @@ class NixlHeaderWatch {
   uint64_t posted() const { return posted_; }
   // The number of the read whose headers the link has now.
   uint64_t seen() const { return seen_; }
-  // Wants a read that is posted after `posted`.
-  void Want(uint64_t posted) { wanted_ = std::max(wanted_, posted + 1); }
-  // True when a read ended. Throws PEER_LOST.
+  // Wants a read that is posted after `posted`. `eager`: its end matters also when it shows what the last one showed.
+  void Want(uint64_t posted, bool eager = false) {
+    wanted_ = std::max(wanted_, posted + 1);
+    eager_ = eager_ || eager;
+  }
+  // True when a read ended that matters: whoever waits for the exporter need not look again at once. Throws PEER_LOST.
   bool Step(NixlLink& link);
   bool active() const { return pending_.read != nullptr; }
   void Drop() { pending_.Drop(); }
 
  private:
+  bool End(const NixlLink& link);
+
   NixlPending pending_;
+  std::vector<PackTicket> tickets_;  // as they were seen
+  bool eager_ = false;
   uint64_t posted_ = 0;
   uint64_t seen_ = 0;
   uint64_t wanted_ = 0;
@@ -41,7 +48,7 @@ class NixlPackedPull {
   using Clock = std::chrono::steady_clock;
 
   NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t slot_bytes,
-                 int64_t request_bytes, std::chrono::milliseconds patience);
+                 int64_t request_bytes, std::chrono::milliseconds patience, NixlShare share);
 
   bool over() const { return exhausted_ && jobs_.empty() && left_.empty(); }
   // Makes what progress there is; adds bytes that are in place. `start`: whether new chunks may be begun. True when
@@ -56,27 +63,41 @@ class NixlPackedPull {
  private:
   enum class Stage : uint8_t { kAsked, kReading, kChecking };
 
+  // What one slot holds: chunks one behind the other.
   struct Job {
-    PackedChunk chunk;
+    std::vector<PackedChunk> chunks;
     PackTicket ticket;
-    uint8_t* buffer;
-    Stage stage;
-    uint64_t headers_after;  // headers count that were posted after this many reads
     Clock::time_point asked;
+    uint64_t headers_after = 0;  // headers count that were posted after this many reads
+    Stage stage = Stage::kAsked;
+    bool over = false;
+    // While the slot is read:
+    int64_t at = 0;   // where in all staging
+    size_t next = 0;  // which chunk
+    uint8_t* buffer = nullptr;
     NixlPending pending;
   };
 
   bool Ask(NixlLink& link, NixlHeaderWatch& watch, Clock::time_point now);
-  bool Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, int64_t& bytes_done);
-  void Unpack(const NixlLink& link, const Job& job) const;
+  // Up to a slot's worth of this reader's chunks, and what the exporter is to do for them.
+  std::vector<PackedChunk> TakeChunks(uint64_t slot_bytes, CopyProgram& pack);
+  bool Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start, int64_t& bytes_done);
+  // Reads and scatters chunk by chunk, each while it is in this CPU's cache. True when anything moved.
+  bool ReadSlot(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start);
+  void Unpack(const NixlLink& link, const PackedChunk& chunk, const uint8_t* buffer) const;
+  void Leave(Job& job);
   void End(NixlLink& link, Job& job);
   bool StepLeft(NixlLink& link, bool start, int64_t& bytes_done);
 
-  static constexpr size_t kJobs = 2;
+  // Slots asked for at a time, so that the exporter fills some while others are read here.
+  static constexpr size_t kAsksMax = 4;
 
+  const int64_t chunk_bytes_;
   PackedChunks chunks_;
   const int64_t request_bytes_;
   const std::chrono::milliseconds patience_;
+  const NixlShare share_;
+  int64_t turn_ = 0;
   bool exhausted_ = false;
   bool gave_up_ = false;
   std::deque<Job> jobs_;

@@ -6,11 +6,12 @@
 
 namespace state_handoff {
 
-NixlTransfer::NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, TransferTarget target,
-                           const NixlTuning& tuning)
+NixlTransfer::NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, NixlShare share,
+                           TransferTarget target, const NixlTuning& tuning)
     : id_(id),
       link_(std::move(link)),
       program_(std::move(program)),
+      share_(share),
       target_(std::move(target)),
       tuning_(tuning),
       begun_(Clock::now()) {}
@@ -45,11 +46,11 @@ void NixlTransfer::Prepare() {
   }
   if (small_bytes >= tuning_.packed_bytes_min) {
     packed_.emplace(program_, small, static_cast<int64_t>(staging.slot_bytes), tuning_.request_bytes,
-                    std::chrono::milliseconds(tuning_.patience_ms));
+                    std::chrono::milliseconds(tuning_.patience_ms), share_);
   } else {
     direct.insert(direct.end(), small.begin(), small.end());
   }
-  direct_.emplace(program_, std::move(direct), tuning_.request_bytes);
+  direct_.emplace(program_, std::move(direct), tuning_.request_bytes, share_);
   prepared_ = true;
 }
 

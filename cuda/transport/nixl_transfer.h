@@ -33,7 +33,8 @@ class NixlTransfer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, TransferTarget target,
+  // `share`: of the program's reads; all of it is checked.
+  NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, NixlShare share, TransferTarget target,
                const NixlTuning& tuning);
 
   uint64_t id() const { return id_; }
@@ -72,6 +73,7 @@ class NixlTransfer {
   const uint64_t id_;
   const std::shared_ptr<NixlLink> link_;
   const CopyProgram program_;
+  const NixlShare share_;
   TransferTarget target_;
   const NixlTuning tuning_;
   const Clock::time_point begun_;

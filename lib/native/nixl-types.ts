@@ -46,8 +46,11 @@ export interface NixlAddon {
     transfersMax: number,
   ): NativeNixl;
   nixlRegister(nixl: NativeNixl, region: NativeRegion): number;
-  /** Loads the library and makes agents on another thread; once, after all regions. */
-  nixlStart(nixl: NativeNixl): void;
+  /**
+   * Loads the library and makes agents on another thread; once, after all regions. `probe`: also where nothing is
+   * exported, to find out whether there can be any.
+   */
+  nixlStart(nixl: NativeNixl, probe: boolean): void;
   /** 0: starting, 1: ready, 2: failed. */
   nixlReadiness(nixl: NativeNixl): NativeLinkStatus;
   nixlStartError(nixl: NativeNixl): NativeFailure | null;
@@ -56,7 +59,16 @@ export interface NixlAddon {
   nixlPeerStatus(nixl: NativeNixl, peer: number): NativeLinkStatus;
   nixlPeerError(nixl: NativeNixl, peer: number): NativeFailure | null;
   nixlDisconnect(nixl: NativeNixl, peer: number): void;
-  nixlBegin(nixl: NativeNixl, peer: number, rectangles: Float64Array, tables: Float64Array, rows: Int32Array): number;
+  /** Every `readers`th read of the programs, from the `reader`th on; all of them are checked. */
+  nixlBegin(
+    nixl: NativeNixl,
+    peer: number,
+    rectangles: Float64Array,
+    tables: Float64Array,
+    rows: Int32Array,
+    reader: number,
+    readers: number,
+  ): number;
   nixlPoll(nixl: NativeNixl, transfer: number): NativeNixlStatus;
   nixlBytes(nixl: NativeNixl, transfer: number): number;
   nixlError(nixl: NativeNixl, transfer: number): NativeFailure | null;

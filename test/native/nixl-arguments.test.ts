@@ -16,6 +16,7 @@ const good = {
   text: 'name',
   flag: true,
   count: 1,
+  index: 0,
   id: 1,
   doubles: new Float64Array(0),
   tuning: new Float64Array([0, 0, 1, 0, 0, 0]),
@@ -28,7 +29,7 @@ type Kind = keyof typeof good;
 const signatures: { readonly [Name in keyof NixlAddon]: readonly Kind[] } = {
   nixlOpen: ['text', 'text', 'flag', 'count', 'count', 'tuning', 'count'],
   nixlRegister: ['nixl', 'region'],
-  nixlStart: ['nixl'],
+  nixlStart: ['nixl', 'flag'],
   nixlReadiness: ['nixl'],
   nixlStartError: ['nixl'],
   nixlGrant: ['nixl'],
@@ -36,7 +37,7 @@ const signatures: { readonly [Name in keyof NixlAddon]: readonly Kind[] } = {
   nixlPeerStatus: ['nixl', 'id'],
   nixlPeerError: ['nixl', 'id'],
   nixlDisconnect: ['nixl', 'id'],
-  nixlBegin: ['nixl', 'id', 'doubles', 'doubles', 'int32s'],
+  nixlBegin: ['nixl', 'id', 'doubles', 'doubles', 'int32s', 'index', 'count'],
   nixlPoll: ['nixl', 'id'],
   nixlBytes: ['nixl', 'id'],
   nixlError: ['nixl', 'id'],
@@ -95,7 +96,7 @@ test('what needs a transport that is ready, a peer or a transfer is refused befo
   for (const name of ['nixlPeerStatus', 'nixlPeerError', 'nixlDisconnect'] as const) {
     expect(() => addon()[name](nixl, 12_345)).toThrow(refused);
   }
-  expect(() => addon().nixlBegin(nixl, 9, good.doubles, good.doubles, good.int32s)).toThrow(refused);
+  expect(() => addon().nixlBegin(nixl, 9, good.doubles, good.doubles, good.int32s, 0, 1)).toThrow(refused);
 });
 
 test.each<[string, BigUint64Array, BigUint64Array]>([
@@ -122,7 +123,7 @@ test('a transport that was closed refuses everything and closes again', () => {
   expect(addon().nixlQuiet(closed)).toBe(true);
   const over = expect.objectContaining({ code: 'CLOSED' });
   expect(() => addon().nixlRegister(closed, region)).toThrow(over);
-  expect(() => addon().nixlStart(closed)).toThrow(over);
+  expect(() => addon().nixlStart(closed, true)).toThrow(over);
   expect(() => addon().nixlGrant(closed)).toThrow(over);
-  expect(() => addon().nixlBegin(closed, 1, good.doubles, good.doubles, good.int32s)).toThrow(over);
+  expect(() => addon().nixlBegin(closed, 1, good.doubles, good.doubles, good.int32s, 0, 1)).toThrow(over);
 });

@@ -1,6 +1,6 @@
 /**
- * Connections to NIXL exporters. A link is shared by all who connected with the same grant and ends with the last of
- * them; each holds a peer of its own, which it may close on its own.
+ * Connections to NIXL exporters. A link has an agent a reader, and fails as a whole. It is shared by all who connected with
+ * the same grant and ends with the last of them; each holds a peer of its own, which it may close on its own.
  */
 import { HandoffError } from '../../errors.js';
 import { addon } from '../../native/addon.js';
@@ -15,13 +15,13 @@ export class NixlLink {
   private disconnected = false;
 
   private constructor(
-    private readonly nixl: NativeNixl | null,
-    /** The native link; 0 for one that was never opened. */
-    readonly id: number,
+    private readonly readers: readonly NativeNixl[],
+    /** The native link of each reader; none for a link that was never opened. */
+    readonly ids: readonly number[],
     private failure: HandoffError | null,
   ) {}
 
-  static open(nixl: NativeNixl, { metadata, regions, staging }: NixlGrant): NixlLink {
+  static open(readers: readonly NativeNixl[], { metadata, regions, staging }: NixlGrant): NixlLink {
     if (metadata === null) {
       return NixlLink.failed(new HandoffError('PEER_REFUSED', 'the peer grants no memory over NIXL; it only reads'));
     }
@@ -38,22 +38,30 @@ export class NixlLink {
         ? BigUint64Array.of(0n, 0n, 0n)
         : BigUint64Array.of(staging.address, BigInt(staging.slots), BigInt(staging.slotBytes));
     return new NixlLink(
-      nixl,
-      native(() => addon().nixlConnect(nixl, metadata, ranges, slots)),
+      readers,
+      readers.map((nixl) => native(() => addon().nixlConnect(nixl, metadata, ranges, slots))),
       null,
     );
   }
 
   static failed(failure: HandoffError): NixlLink {
-    return new NixlLink(null, 0, failure);
+    return new NixlLink([], [], failure);
   }
 
   status(): PeerStatus {
-    if (this.failure !== null || this.nixl === null) return 'failed';
-    const { nixl } = this;
-    const status = native(() => addon().nixlPeerStatus(nixl, this.id));
-    if (status === 2) this.failure = fromNative(native(() => addon().nixlPeerError(nixl, this.id)));
-    return status === 0 ? 'connecting' : status === 1 ? 'ready' : 'failed';
+    if (this.failure !== null) return 'failed';
+    const each = this.readers.map((nixl, index) =>
+      native(() => addon().nixlPeerStatus(nixl, this.ids[index] as number)),
+    );
+    const failed = each.indexOf(2);
+    if (failed >= 0) {
+      const nixl = this.readers[failed] as NativeNixl;
+      this.failure = fromNative(native(() => addon().nixlPeerError(nixl, this.ids[failed] as number)));
+      // What one agent found out is true for all.
+      this.disconnect();
+      return 'failed';
+    }
+    return each.includes(0) ? 'connecting' : 'ready';
   }
 
   get error(): HandoffError | null {
@@ -61,13 +69,13 @@ export class NixlLink {
     return this.failure;
   }
 
-  /** Idempotent. Transfers under way go on; the agent ends after them. */
+  /** Idempotent. Transfers under way go on; the agents end after them. */
   disconnect(): void {
-    if (this.nixl === null || this.disconnected) return;
-    const { nixl } = this;
+    if (this.disconnected) return;
     this.failure = this.error ?? new HandoffError('CLOSED', 'the connection to the peer was closed on this side');
+    if (this.disconnected) return;
     this.disconnected = true;
-    native(() => addon().nixlDisconnect(nixl, this.id));
+    this.readers.forEach((nixl, index) => native(() => addon().nixlDisconnect(nixl, this.ids[index] as number)));
   }
 }
 

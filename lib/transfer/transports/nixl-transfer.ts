@@ -1,6 +1,6 @@
 /**
- * One pull over NIXL, as the policy polls it. A failure stays `failed-active` until native code has proof: its reads have
- * ended by themselves, or the agent that made them is gone.
+ * One pull over NIXL, as the policy polls it, in parts: one a reader. A failure stays `failed-active` until native code has
+ * proof for every part: its reads have ended by themselves, or the agent that made them is gone.
  */
 import type { HandoffError } from '../../errors.js';
 import { addon } from '../../native/addon.js';
@@ -10,28 +10,41 @@ import type { TransferHandle, TransferStatus } from '../transport.js';
 
 const statuses = ['active', 'done', 'failed-quiet', 'failed-active'] as const;
 
+/** A native transfer: what one reader moves of a pull. */
+export interface NixlPart {
+  readonly nixl: NativeNixl;
+  readonly id: number;
+}
+
 export class NixlTransfer implements TransferHandle {
   private last: TransferStatus = 'active';
-  private failure: HandoffError | null = null;
   private bytes = 0;
   private cancelAsked = false;
 
-  /** @param id - the native transfer */
+  /**
+   * @param parts - at least one
+   * @param failure - why there are not as many as there should be
+   */
   constructor(
-    private readonly nixl: NativeNixl,
-    readonly id: number,
-  ) {}
+    readonly parts: readonly NixlPart[],
+    private failure: HandoffError | null = null,
+  ) {
+    if (failure !== null) this.cancelParts();
+  }
 
   poll(): TransferStatus {
     if (this.isFinal) return this.last;
-    this.last = statuses[native(() => addon().nixlPoll(this.nixl, this.id))];
-    if (this.last === 'active') return this.last;
-    this.bytes = native(() => addon().nixlBytes(this.nixl, this.id));
-    if (this.last !== 'done') this.failure ??= fromNative(native(() => addon().nixlError(this.nixl, this.id)));
+    const each = this.parts.map(({ nixl, id }) => statuses[native(() => addon().nixlPoll(nixl, id))]);
+    const failed = each.findIndex((status) => status === 'failed-quiet' || status === 'failed-active');
+    const over = each.every((status) => status === 'done' || status === 'failed-quiet');
+    if (failed >= 0) this.fail(this.parts[failed] as NixlPart);
+    if (this.failure !== null) this.last = over ? 'failed-quiet' : 'failed-active';
+    else if (over) this.last = 'done';
+    if (this.isFinal) this.bytes = this.countBytes();
     return this.last;
   }
 
-  /** Nothing can change any more; the native transfer may be forgotten. */
+  /** Nothing can change any more; the native transfers may be forgotten. */
   get isFinal(): boolean {
     return this.last === 'done' || this.last === 'failed-quiet';
   }
@@ -43,7 +56,7 @@ export class NixlTransfer implements TransferHandle {
 
   get bytesDone(): number {
     this.poll();
-    return this.isFinal ? this.bytes : native(() => addon().nixlBytes(this.nixl, this.id));
+    return this.isFinal ? this.bytes : this.countBytes();
   }
 
   /** True once `cancel` was called. */
@@ -55,12 +68,33 @@ export class NixlTransfer implements TransferHandle {
     this.poll();
     if (this.isFinal) return;
     this.cancelAsked = true;
-    native(() => addon().nixlCancel(this.nixl, this.id));
+    this.cancelParts();
   }
 
   /** Ends the connection to the dead peer, which proves that nothing of this transfer touches memory. */
   peerAttestedDead(): void {
     this.poll();
-    if (!this.isFinal) native(() => addon().nixlAttest(this.nixl, this.id));
+    if (this.isFinal) return;
+    for (const { nixl, id } of this.parts) native(() => addon().nixlAttest(nixl, id));
+  }
+
+  /** Lets go of the native transfers. Once, and only when it is final. */
+  forget(): void {
+    for (const { nixl, id } of this.parts) native(() => addon().nixlForget(nixl, id));
+  }
+
+  /** The first failure is the transfer's, and nothing of the other parts starts any more. */
+  private fail({ nixl, id }: NixlPart): void {
+    if (this.failure !== null) return;
+    this.failure = fromNative(native(() => addon().nixlError(nixl, id)));
+    this.cancelParts();
+  }
+
+  private cancelParts(): void {
+    for (const { nixl, id } of this.parts) native(() => addon().nixlCancel(nixl, id));
+  }
+
+  private countBytes(): number {
+    return this.parts.reduce((sum, { nixl, id }) => sum + native(() => addon().nixlBytes(nixl, id)), 0);
   }
 }

@@ -14,12 +14,13 @@ import { fromNative, native } from '../../native/addon-errors.js';
 import { encodePrograms } from '../../native/encoded-program.js';
 import type { NativeNixl, NativeNixlCounters, NativeNixlGrant } from '../../native/nixl-types.js';
 import { onNativeWake } from '../../native/wake.js';
+import { programBytes } from '../copy-program.js';
 import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
 import { SettledTransfer } from './host-transfer.js';
 import { decodeNixlGrant, encodeNixlGrant, type NixlGrant } from './nixl-grant.js';
 import { nixlCandidates } from './nixl-library.js';
 import { NixlLink, NixlPeer } from './nixl-peer.js';
-import { NixlTransfer } from './nixl-transfer.js';
+import { NixlTransfer, type NixlPart } from './nixl-transfer.js';
 
 /** How a `NixlTransport` is made. Sizes in bytes. */
 export interface NixlTransportOptions {
@@ -37,6 +38,11 @@ export interface NixlTransportOptions {
   readonly slotBytes?: number;
   /** Target: bytes of one read, about; a cancel waits for at most two. Default 8 MiB. */
   readonly requestBytes?: number;
+  /**
+   * Target: threads that read at a time, each over an agent of its own: where UCX copies by the CPU, one thread moves what
+   * one core can. A pull of less than two reads takes one. Default 2.
+   */
+  readonly readThreads?: number;
   /** Target: how long to wait for a packed chunk before the rest is read as it lies. Default 1,000 ms. */
   readonly packPatienceMs?: number;
   /** Target: when a transfer has failed; its memory stays in doubt until it is quiet. 0: never. Default 0. */
@@ -62,6 +68,7 @@ const bounds = {
   slots: { fallback: 8, min: 0, max: 1024 },
   slotBytes: { fallback: 2 << 20, min: 4096, max: 2 ** 30 },
   requestBytes: { fallback: 8 << 20, min: 4096, max: 2 ** 40 },
+  readThreads: { fallback: 2, min: 1, max: 64 },
   packPatienceMs: { fallback: 1_000, min: 1, max: 600_000 },
   deadlineMs: { fallback: 0, min: 0, max: 86_400_000 },
   stopAfterMs: { fallback: 0, min: 0, max: 86_400_000 },
@@ -77,10 +84,16 @@ export class NixlTransport implements Transport {
     provesQuietOnCancel: false,
     detectsLateReads: false,
   };
-  private readonly nixl: NativeNixl;
+  /** The first one also serves peers. */
+  private readonly readers: readonly NativeNixl[];
+  private readonly requestBytes: number;
+  /** Which reader makes the next pull that only one makes. */
+  private turn = 0;
   private readonly links = new Map<string, NixlLink>();
   /** Not final, or not yet taken. */
-  private readonly transfers = new Map<number, NixlTransfer>();
+  private readonly transfers = new Set<NixlTransfer>();
+  /** By the native transfers of each reader. */
+  private readonly parts: readonly Map<number, NixlTransfer>[];
   /** Reported as failed while their memory was in doubt. */
   private readonly doubtful = new Set<NixlTransfer>();
   private readonly stopListening: () => void;
@@ -105,18 +118,23 @@ export class NixlTransport implements Transport {
       value('stopAfterMs'),
     );
     const libraries = options.libraries ?? nixlCandidates();
-    this.nixl = native(() =>
-      addon().nixlOpen(
-        libraries.join('\n'),
-        // No two agents of a fabric may have one name; a restarted process is another agent.
-        `state-handoff-${randomUUID()}`,
-        options.exports ?? true,
-        value('slots'),
-        value('slotBytes'),
-        tuning,
-        value('transfersMax'),
+    // No two agents of a fabric may have one name; a restarted process is another agent.
+    const name = `state-handoff-${randomUUID()}`;
+    this.requestBytes = value('requestBytes');
+    this.readers = Array.from({ length: value('readThreads') }, (_, index) =>
+      native(() =>
+        addon().nixlOpen(
+          libraries.join('\n'),
+          index === 0 ? name : `${name}-reader-${index}`,
+          index === 0 && (options.exports ?? true),
+          value('slots'),
+          value('slotBytes'),
+          tuning,
+          value('transfersMax'),
+        ),
       ),
     );
+    this.parts = this.readers.map(() => new Map());
     this.stopListening = onNativeWake(() => this.wake());
   }
 
@@ -138,7 +156,7 @@ export class NixlTransport implements Transport {
         region.native === null ? 'plain memory' : region.kind,
       );
     }
-    const index = native(() => addon().nixlRegister(this.nixl, region.native as object));
+    const [index = 0] = this.readers.map((nixl) => native(() => addon().nixlRegister(nixl, region.native as object)));
     this.regionCount = index + 1;
     return index;
   }
@@ -178,9 +196,18 @@ export class NixlTransport implements Transport {
     return this.requireGranted().library;
   }
 
-  /** Numbers for tests and for `doctor`. */
+  /** Numbers for tests and for `doctor`; connections and lists count once a reader. */
   get counters(): NativeNixlCounters {
-    return native(() => addon().nixlCounters(this.nixl));
+    const [first, ...others] = this.readers.map((nixl) => native(() => addon().nixlCounters(nixl)));
+    return others.reduce(
+      (sum, each) => ({
+        ...sum,
+        links: sum.links + each.links,
+        preparedLists: sum.preparedLists + each.preparedLists,
+        packRefusals: sum.packRefusals + each.packRefusals,
+      }),
+      first as NativeNixlCounters,
+    );
   }
 
   connect(grant: JsonValue): Peer {
@@ -195,7 +222,7 @@ export class NixlTransport implements Transport {
     const key = JSON.stringify(encodeNixlGrant(decoded));
     let link = this.links.get(key);
     if (link === undefined || link.status() === 'failed') {
-      link = NixlLink.open(this.nixl, decoded);
+      link = NixlLink.open(this.readers, decoded);
       this.links.set(key, link);
     }
     return new NixlPeer(this, link, (unused) => this.release(unused));
@@ -209,12 +236,8 @@ export class NixlTransport implements Transport {
     if (request.programs.length === 0) return this.settle(SettledTransfer.done());
     const failure = peer.error;
     if (failure !== null) return this.settle(SettledTransfer.failed(failure.code, failure.message, failure));
-    const { rectangles, tables, rows } = encodePrograms(request.programs);
     try {
-      const id = addon().nixlBegin(this.nixl, peer.link.id, rectangles, tables, rows);
-      const transfer = new NixlTransfer(this.nixl, id);
-      this.transfers.set(id, transfer);
-      return transfer;
+      return this.beginParts(request, peer.link);
     } catch (error) {
       const failed = fromNative(error);
       if (failed.code !== 'NATIVE_LIMIT' && failed.code !== 'NATIVE_SYSTEM') throw failed;
@@ -225,18 +248,19 @@ export class NixlTransport implements Transport {
   takeChanged(): readonly TransferHandle[] {
     const changed = this.settled;
     this.settled = [];
-    for (const transfer of this.doubtful) {
-      transfer.poll();
-      if (!transfer.isFinal) continue;
-      this.doubtful.delete(transfer);
-      this.forget(transfer);
-      changed.push(transfer);
+    const told = new Set(this.doubtful);
+    for (const [index, nixl] of this.readers.entries()) {
+      for (const id of native(() => addon().nixlTake(nixl))) {
+        const transfer = this.parts[index]?.get(id);
+        if (transfer !== undefined) told.add(transfer);
+      }
     }
-    for (const id of native(() => addon().nixlTake(this.nixl))) {
-      const transfer = this.transfers.get(id);
-      if (transfer === undefined) continue;
-      transfer.poll();
+    for (const transfer of told) {
+      const status = transfer.poll();
+      // What one reader found out ends the others' agents too.
+      if (transfer.error !== null) for (const link of this.links.values()) link.status();
       if (transfer.isFinal) this.forget(transfer);
+      else if (status === 'active' || this.doubtful.has(transfer)) continue;
       else this.doubtful.add(transfer);
       changed.push(transfer);
     }
@@ -246,7 +270,7 @@ export class NixlTransport implements Transport {
   /** Ends every connection, which proves all transfers quiet; refuses while one is under way that nobody cancelled. */
   close(): Promise<void> {
     if (this.closing !== null) return this.closing;
-    for (const transfer of this.transfers.values()) {
+    for (const transfer of this.transfers) {
       if (transfer.poll() === 'active' && !transfer.cancelling) {
         return Promise.reject(
           new HandoffError(
@@ -263,29 +287,60 @@ export class NixlTransport implements Transport {
 
   /** Asks now and then: unlike a wake-up, a timer keeps a process alive that waits for nothing else. */
   private async start(): Promise<void> {
-    native(() => addon().nixlStart(this.nixl));
-    let readiness = native(() => addon().nixlReadiness(this.nixl));
-    while (readiness === 0 && this.closing === null) {
-      await new Promise((resolve) => setTimeout(resolve, 5));
-      readiness = native(() => addon().nixlReadiness(this.nixl));
+    this.readers.forEach((nixl, index) => native(() => addon().nixlStart(nixl, index === 0)));
+    for (const nixl of this.readers) {
+      let readiness = native(() => addon().nixlReadiness(nixl));
+      while (readiness === 0 && this.closing === null) {
+        await new Promise((resolve) => setTimeout(resolve, 5));
+        readiness = native(() => addon().nixlReadiness(nixl));
+      }
+      this.requireOpen();
+      if (readiness === 2) throw fromNative(native(() => addon().nixlStartError(nixl)));
     }
-    this.requireOpen();
-    if (readiness === 2) throw fromNative(native(() => addon().nixlStartError(this.nixl)));
-    this.granted = native(() => addon().nixlGrant(this.nixl));
+    this.granted = native(() => addon().nixlGrant(this.readers[0] as NativeNixl));
   }
 
   private async stop(): Promise<void> {
     for (const link of this.links.values()) link.disconnect();
     this.links.clear();
-    addon().nixlClose(this.nixl);
-    while (!addon().nixlQuiet(this.nixl)) await new Promise((resolve) => setTimeout(resolve, 1));
-    for (const transfer of this.transfers.values()) transfer.poll();
+    for (const nixl of this.readers) addon().nixlClose(nixl);
+    for (const nixl of this.readers) {
+      while (!addon().nixlQuiet(nixl)) await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    for (const transfer of this.transfers) transfer.poll();
     this.stopListening();
   }
 
+  /** All readers make a pull that is large enough for that, in turns; others are made by one. */
+  private beginParts({ programs }: TransferRequest, { ids }: NixlLink): NixlTransfer {
+    const { rectangles, tables, rows } = encodePrograms(programs);
+    const bytes = programs.reduce((sum, program) => sum + programBytes(program), 0);
+    const shared = bytes >= 2 * this.requestBytes;
+    const indices = shared ? [...this.readers.keys()] : [this.turn++ % this.readers.length];
+    const parts: NixlPart[] = [];
+    let failure: HandoffError | null = null;
+    try {
+      for (const [share, index] of indices.entries()) {
+        const nixl = this.readers[index] as NativeNixl;
+        const link = ids[index] as number;
+        const id = addon().nixlBegin(nixl, link, rectangles, tables, rows, share, indices.length);
+        parts.push({ nixl, id });
+      }
+    } catch (error) {
+      if (parts.length === 0) throw error;
+      failure = fromNative(error);
+    }
+    const transfer = new NixlTransfer(parts, failure);
+    this.transfers.add(transfer);
+    parts.forEach(({ id }, at) => this.parts[indices[at] as number]?.set(id, transfer));
+    return transfer;
+  }
+
   private forget(transfer: NixlTransfer): void {
-    this.transfers.delete(transfer.id);
-    native(() => addon().nixlForget(this.nixl, transfer.id));
+    this.transfers.delete(transfer);
+    this.doubtful.delete(transfer);
+    for (const { nixl, id } of transfer.parts) this.parts[this.readers.indexOf(nixl)]?.delete(id);
+    transfer.forget();
   }
 
   /** Drops a link that nobody uses. */
