@@ -1,9 +1,10 @@
 /** What callers hand to `StateHandoff`, checked and copied before anything is done with it. */
-import type { Finished, RequestId, SamplingParams } from './engine-context.js';
+import type { Fence, Finished, RequestId, SamplingParams } from './engine-context.js';
 import { encodeWireValue } from './control/ranks/wire-value.js';
 import { argumentError } from './errors.js';
 import type { HandoffRef } from './events.js';
 import { defaultTicketLimits } from './limits.js';
+import type { PreparedHandoffs } from './prefill/prefill-side.js';
 
 /** @throws `ARGUMENT_INVALID` */
 export function checkLabel(requestId: RequestId): RequestId {
@@ -32,7 +33,7 @@ export function checkPrompt(prompt: readonly number[] | Int32Array): Int32Array 
   return tokens;
 }
 
-/** What limits a request's length must be a number that can be counted with. @throws `ARGUMENT_INVALID` naming the field */
+/** A copy; what limits a request's length must be a number that can be counted with. @throws `ARGUMENT_INVALID` naming the field */
 export function checkSamplingParams(samplingParams: SamplingParams): SamplingParams {
   if (typeof samplingParams !== 'object' || samplingParams === null)
     throw argumentError('samplingParams', 'an object', samplingParams);
@@ -41,7 +42,29 @@ export function checkSamplingParams(samplingParams: SamplingParams): SamplingPar
     if (value !== null && !(Number.isSafeInteger(value) && value >= 0))
       throw argumentError(`samplingParams.${field}`, 'an integer of at least 0, or null', value);
   }
-  return samplingParams;
+  return { ...samplingParams };
+}
+
+/** What separates cache entries of equal tokens (spec 3.3). @throws `ARGUMENT_INVALID` */
+export function checkSalt(salt: string | null | undefined): string | null {
+  if (salt === null || salt === undefined) return null;
+  if (typeof salt !== 'string' || /\p{Surrogate}/u.test(salt))
+    throw argumentError('options.cacheSalt', 'text without lone surrogates, or null', salt);
+  return salt;
+}
+
+/** @throws `ARGUMENT_INVALID` */
+export function checkPrepared(prepared: PreparedHandoffs): PreparedHandoffs {
+  if (!((prepared as Partial<PreparedHandoffs> | null | undefined)?.byRequest instanceof Map))
+    throw argumentError('prepared', 'what prepareHandoffMetadataBatch gave', prepared);
+  return prepared;
+}
+
+/** @throws `ARGUMENT_INVALID` */
+export function checkFence(fence: Fence | null | undefined, path: string): Fence | null {
+  if (fence === null || fence === undefined) return null;
+  if (typeof (fence as Partial<Fence>).isComplete !== 'function') throw argumentError(path, 'a Fence or null', fence);
+  return fence;
 }
 
 /** @throws `ARGUMENT_INVALID` */
@@ -113,6 +136,7 @@ export function checkSignal(signal: AbortSignal | null | undefined): AbortSignal
   if (
     typeof signal !== 'object' ||
     typeof signal.addEventListener !== 'function' ||
+    typeof signal.removeEventListener !== 'function' ||
     typeof signal.aborted !== 'boolean'
   )
     throw argumentError('options.signal', 'an AbortSignal', signal);

@@ -9,7 +9,7 @@ import type { InstanceCard } from './compatibility.js';
 import type { LogRecord, RankGroup } from './control/rank-group.js';
 import type { DecodeSide } from './decode/decode-side.js';
 import type { EngineContext, Fence, Finished, PrefillContext, RequestId, SamplingParams } from './engine-context.js';
-import { engineCallError } from './engine-call-error.js';
+import { engineCallError, messageOf } from './engine-call-error.js';
 import { argumentError, HandoffError, isHandoffError } from './errors.js';
 import type { HandoffRef, StateHandoffEvents } from './events.js';
 import { BlockPool } from './memory/block-pool.js';
@@ -17,15 +17,18 @@ import { Notices } from './notices.js';
 import { inspectionOf, loadOf, type Inspection, type Load } from './observe/inspection.js';
 import type { MetricsSnapshot } from './observe/metrics.js';
 import { compileOptions, type CompiledOptions, type StateHandoffOptions } from './options.js';
-import { ownedBy, type FinishedPrefill } from './prefill/finished-prefill.js';
-import type { PrefillSide, PreparedHandoffs } from './prefill/prefill-side.js';
+import { giveBack, type FinishedPrefill } from './prefill/finished-prefill.js';
+import { refusedMemory, type PrefillSide, type PreparedHandoffs } from './prefill/prefill-side.js';
 import {
   checkBlockCount,
   checkDeadline,
+  checkFence,
   checkLabel,
   checkName,
+  checkPrepared,
   checkPrompt,
   checkResult,
+  checkSalt,
   checkSamplingParams,
   checkSignal,
   checkTravels,
@@ -173,10 +176,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   prepareHandoffMetadataBatch(finished: readonly FinishedPrefill[]): PreparedHandoffs {
     if (this.isClosed() || this.running?.role !== 'prefill') {
       // Nothing can be handed off, and nothing may leak: the batch's memory goes back as after any other error.
-      for (const request of ownedBy(finished)) {
-        if (request.blocks.length > 0) this.engine.blocks.release(request.blocks);
-        if (request.slot !== null) this.engine.slots?.free(request.slot);
-      }
+      giveBack(this.engine, finished, (error) => this.notices.tell('warning', { message: refusedMemory, error }));
     }
     return this.requireRole('prefill').prefill.prepare(finished);
   }
@@ -186,7 +186,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    *
    * @param options.ready - completes when the state is really in place. Until then `encodeTicket` refuses the ticket
    *   (`ticketReady` tells when), pushes of it wait, and so does an import of it inside this process
-   * @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT`
+   * @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT`, `ARGUMENT_INVALID`; nothing is pinned then, and blocks and
+   *   slot are the engine's to clean up
    */
   captureHandoffMeta(
     request: RequestId | { readonly requestId: RequestId },
@@ -194,8 +195,11 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     options: { readonly ready?: Fence | null } = {},
   ): Ticket {
     const { prefill } = this.requireRole('prefill');
+    if (request === null) throw argumentError('request', 'a label, or an object with `requestId`', request);
     const requestId = typeof request === 'object' ? request.requestId : request;
-    return this.notices.call(() => prefill.capture(requestId, prepared, options.ready ?? null));
+    checkPrepared(prepared);
+    const ready = checkFence(options.ready, 'options.ready');
+    return this.notices.call(() => prefill.capture(requestId, prepared, ready));
   }
 
   /**
@@ -377,8 +381,14 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
           checkTravels(samplingParams, 'samplingParams');
           checkTravels(kvMeta, 'kvMeta');
         }
-        const added = decode.add(request, cacheSalt ?? null, blockHashes ?? null);
-        return signal === null ? added : this.untilAborted(added, signal, requestId);
+        const salt = checkSalt(cacheSalt);
+        const settled = signal === null ? undefined : this.abortOn(signal, requestId);
+        try {
+          return decode.add(request, salt, blockHashes ?? null, settled);
+        } catch (error) {
+          settled?.();
+          throw error;
+        }
       } catch (thrown) {
         const error = engineCallError(thrown);
         metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
@@ -484,7 +494,9 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   /** Decode. The engine failed an admitted request. @throws `UNKNOWN_REQUEST` */
   failRequest(attemptId: number, error: Error): void {
     const { decode } = this.requireRole('decode');
-    const failure = isHandoffError(error) ? error : new HandoffError('ENGINE_FAILED', error.message, { cause: error });
+    const failure = isHandoffError(error)
+      ? error
+      : new HandoffError('ENGINE_FAILED', messageOf(error), { cause: error });
     this.notices.call(() => decode.role.engineFail(attemptId, failure));
   }
 
@@ -637,7 +649,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
 
   // --- inside ------------------------------------------------------------------------------------------------------------
 
-  private untilAborted(added: Promise<Finished>, signal: AbortSignal, requestId: RequestId): Promise<Finished> {
+  /** Gives what ends it, at the moment the request is over: from then on its label may be another request's. */
+  private abortOn(signal: AbortSignal, requestId: RequestId): () => void {
     const abort = (): void => {
       try {
         // After `close` there is nothing left to abort, and nobody to tell.
@@ -647,7 +660,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       }
     };
     signal.addEventListener('abort', abort, { once: true });
-    return added.finally(() => signal.removeEventListener('abort', abort));
+    return () => signal.removeEventListener('abort', abort);
   }
 
   /** Asked again after an await, where the state may have changed. */

@@ -80,24 +80,41 @@ export class DecodeSide {
   /**
    * Takes a request, or says at once why not. The promise settles exactly once.
    *
+   * @param settled - called at the very moment it settles, before anybody who waits for the promise hears of it
    * @throws what a refused request is refused with: `TICKET_*`, `INCOMPATIBLE`, `CAPACITY_NEVER_FITS`, …
    */
-  add(request: ImportRequest, salt: string | null, hashes: BigInt64Array | null): Promise<Finished> {
+  add(
+    request: ImportRequest,
+    salt: string | null,
+    hashes: BigInt64Array | null,
+    settled: () => void = () => undefined,
+  ): Promise<Finished> {
     const completeBlocks = Math.floor(request.prompt.length / this.deps.context.blockSize);
     const checkedHashes = checkBlockHashes(hashes, completeBlocks);
     const source = this.admissible(request);
+    // Whatever can be wrong is wrong before anything is kept: an arrival without hashes would hold up all behind it.
+    const hashing = checkedHashes ?? this.deps.hash(request.prompt, salt);
     this.claimedLabels.add(request.requestId);
     if (source.handoff !== null) this.reading.add(keyOf(source.handoff));
     return new Promise<Finished>((resolve, reject) => {
       const arrival: Arrival = {
         request,
         source,
-        waiter: { resolve, reject },
-        hashes: checkedHashes,
+        waiter: {
+          resolve: (finished) => {
+            settled();
+            resolve(finished);
+          },
+          reject: (error) => {
+            settled();
+            reject(error);
+          },
+        },
+        hashes: hashing instanceof Promise ? null : hashing,
         cancelled: false,
       };
       this.arrivals.push(arrival);
-      if (checkedHashes === null) this.hashArrival(arrival, salt);
+      if (hashing instanceof Promise) this.awaitHashes(arrival, hashing);
       this.flushArrivals();
     });
   }
@@ -311,13 +328,8 @@ export class DecodeSide {
     };
   }
 
-  private hashArrival(arrival: Arrival, salt: string | null): void {
-    const hashes = this.deps.hash(arrival.request.prompt, salt);
-    if (!(hashes instanceof Promise)) {
-      arrival.hashes = hashes;
-      return;
-    }
-    hashes.then(
+  private awaitHashes(arrival: Arrival, hashing: Promise<BigInt64Array>): void {
+    hashing.then(
       (done) => {
         arrival.hashes = done;
         this.flushArrivals();

@@ -215,7 +215,7 @@ function parseResumeTokens(kvMeta: Fields, limits: TicketLimits): readonly numbe
       throw argumentError(`kvMeta.resume_tokens[${index}]`, `a token id in [0, ${int32Max}]`, token, code);
     }
   }
-  return tokens as readonly number[];
+  return (tokens as readonly number[]).slice();
 }
 
 function parseResumeLogProbs(kvMeta: Fields): readonly number[] | null {
@@ -225,5 +225,5 @@ function parseResumeLogProbs(kvMeta: Fields): readonly number[] | null {
   if (logProbs.length !== 1 || !Number.isFinite(logProbs[0])) {
     throw argumentError('kvMeta.resume_log_probs', 'one finite number', value, 'RESUME_TOKENS_INVALID');
   }
-  return logProbs as readonly number[];
+  return (logProbs as readonly number[]).slice();
 }

@@ -38,6 +38,26 @@ export function ownedBy(finished: readonly FinishedPrefill[]): readonly Finished
   );
 }
 
+/** Gives a batch's memory back. What an allocator refuses to take is told, and does not keep it from taking the rest. */
+export function giveBack(
+  { blocks, slots }: Pick<EngineContext, 'blocks' | 'slots'>,
+  finished: readonly FinishedPrefill[],
+  refused: (error: unknown) => void,
+): void {
+  const attempt = (give: () => void): void => {
+    try {
+      give();
+    } catch (error) {
+      refused(error);
+    }
+  };
+  for (const request of ownedBy(finished)) {
+    if (request.blocks.length > 0) attempt(() => blocks.release(request.blocks));
+    const { slot } = request;
+    if (slot !== null) attempt(() => slots?.free(slot));
+  }
+}
+
 /** Whether a request can be handed off. @throws `ARGUMENT_INVALID`, `RESUME_TOKENS_INVALID`, `BLOCK_COUNT_MISMATCH`, `SSM_METADATA_INVALID` */
 export function checkFinished(context: EngineContext, path: string, request: FinishedPrefill): void {
   const resume = 1 + context.numSpeculativeTokens;

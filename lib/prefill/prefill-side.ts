@@ -14,7 +14,7 @@ import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
 import { failureError, lossRecord, type InstanceFailedRecord } from '../decode/instance-failure.js';
 import type { Transfers } from '../decode/transfers.js';
-import { checkFinished, checkShape, ownedBy, type FinishedPrefill } from './finished-prefill.js';
+import { checkFinished, checkShape, giveBack, ownedBy, type FinishedPrefill } from './finished-prefill.js';
 import { buildKvMeta, type HandoffFields } from './handoff-metadata.js';
 import type { Pin } from './pin-ledger.js';
 import { PrefillRole, type PrefillDependencies, type PrefillNotices } from './prefill-role.js';
@@ -38,6 +38,9 @@ export interface PrefillSideDependencies {
   /** Whether some granted transport compares generations. */
   readonly grantsGenerations: () => boolean;
 }
+
+/** A warning, where an engine hands over memory that is not its own. */
+export const refusedMemory = 'the allocator did not take back what a finished batch held';
 
 export class PrefillSide {
   readonly role: PrefillRole;
@@ -84,12 +87,8 @@ export class PrefillSide {
   }
 
   releaseAll(finished: readonly FinishedPrefill[]): void {
-    const { blocks, slots } = this.deps.context;
-    for (const request of ownedBy(finished)) {
-      if (request.blocks.length > 0) blocks.release(request.blocks);
-      if (request.slot !== null && slots !== null) slots.free(request.slot);
-      this.role.ledger.dropPermit(request.requestId);
-    }
+    giveBack(this.deps.context, finished, (error) => this.deps.notices.warning(refusedMemory, error));
+    for (const request of ownedBy(finished)) this.role.ledger.dropPermit(request.requestId);
   }
 
   /** Pins, and makes the ticket. @throws `UNKNOWN_REQUEST`, `DUPLICATE_REQUEST`, `PIN_LIMIT` */

@@ -77,6 +77,7 @@ export function startRunning(input: RunningInput): Running {
     peers: new PeerDescriptorCache(),
     handshakeDeadline: () => options.clock.now() + options.deadlines.handshakeMs,
     warn: (message, error) => notices.tell('warning', { message, error }),
+    engineFailed: (error) => notices.engineFailed(error),
   };
   const decode = role === 'decode' ? decodeSide(shared, notices, description) : null;
   const prefill = role === 'prefill' ? prefillSide(shared, notices, description, transports) : null;

@@ -3,6 +3,7 @@ import { LocalTransfer } from '../decode/local-transfer.js';
 import type { PendingImport } from '../decode/pending-import.js';
 import type { Reservation } from '../decode/reservation.js';
 import type { EngineContext, Fence } from '../engine-context.js';
+import { engineCallError, messageOf } from '../engine-call-error.js';
 import { HandoffError, isHandoffError } from '../errors.js';
 import type { HandoffRef } from '../events.js';
 import { defaultTicketLimits } from '../limits.js';
@@ -19,15 +20,24 @@ export interface StartDependencies {
   /** When a handshake that starts now must be over. */
   readonly handshakeDeadline: () => number;
   readonly warn: (message: string, error: unknown) => void;
+  /** A method of the engine threw. */
+  readonly engineFailed: (error: HandoffError) => void;
 }
 
 /** Decode: reads the source into the reserved blocks and slot. */
 export function startImport(deps: StartDependencies, pending: PendingImport, reservation: Reservation): LocalTransfer {
   const { parsed, ready } = pending.source;
   if (parsed === null) return LocalTransfer.failed(pending.attemptId, pending.error as HandoffError);
+  const imported = reservation.blocks.subarray(reservation.cachedPrefixBlocks);
+  let quiescent: Fence | null;
   try {
-    const imported = reservation.blocks.subarray(reservation.cachedPrefixBlocks);
-    const quiescent = deps.context.targetQuiescent(imported, reservation.slot);
+    quiescent = deps.context.targetQuiescent(imported, reservation.slot);
+  } catch (thrown) {
+    const error = engineCallError(thrown);
+    deps.engineFailed(error);
+    return LocalTransfer.failed(pending.attemptId, error);
+  }
+  try {
     const legs = deps.plans.legs({
       ranks: parsed.ranks,
       shares: parsed.shares,
@@ -117,6 +127,5 @@ function tagOf({ instance, incarnation, handoffId }: HandoffRef): string {
 
 function toHandoffError(error: unknown): HandoffError {
   if (isHandoffError(error)) return error;
-  const why = String((error as Error | null)?.message ?? error);
-  return new HandoffError('INVARIANT', `a transfer could not be planned: ${why}`, { cause: error });
+  return new HandoffError('INVARIANT', `a transfer could not be planned: ${messageOf(error)}`, { cause: error });
 }
