@@ -54,9 +54,12 @@ export class ToyEngine implements sdk.EngineContext {
     if (blocks === null) throw new Error('no room for the prompt; try again when a pin was released');
     const next = prompt.map((token, position) => this.forward([...blocks], position, token)).at(-1)!;
     const finished = { requestId, promptTokens: prompt.length, blocks, slot: null, resumeTokens: [next], ...handsOff };
-    const ticket = this.handoff.captureHandoffMeta(requestId, this.handoff.prepareHandoffMetadataBatch([finished]));
-    this.blocks.release(blocks);
-    return ticket;
+    const prepared = this.handoff.prepareHandoffMetadataBatch([finished]); // what it refuses, it has given back
+    try {
+      return this.handoff.captureHandoffMeta(requestId, prepared);
+    } finally {
+      this.blocks.release(blocks);
+    }
   }
 
   /** Decode: one engine step. The SDK's two calls, then one token for every running request. */
@@ -68,7 +71,7 @@ export class ToyEngine implements sdk.EngineContext {
       if (each.tokens.length === each.table.length * blockSize) each.table.push(this.blocks.allocate(1)![0]!);
       each.out.push(this.forward(each.table, each.tokens.length, token));
       each.tokens.push(token);
-      if (each.out.length >= each.request.samplingParams.num_tokens_to_generate!) this.end(each);
+      if (each.out.length >= this.limitOf(each.request)) this.end(each);
     }
   }
 
@@ -86,10 +89,11 @@ export class ToyEngine implements sdk.EngineContext {
     this.running.push({ request, table, tokens: [...request.prompt], out: [...request.resumeTokens] });
   };
   abortRequest = (id: number): void => this.running.filter(({ request }) => request.attemptId === id).forEach(this.end);
-  isComplete = (request: sdk.PrefilledRequest): 'no' | 'length' =>
-    request.samplingParams.num_tokens_to_generate === 1 ? 'length' : 'no';
+  isComplete = (request: sdk.PrefilledRequest): 'no' | 'length' => (this.limitOf(request) === 1 ? 'length' : 'no');
   growthReserve = (): number => this.running.reduce((sum, each) => sum + this.growthOf(each), 0);
   targetQuiescent = (): null => null;
+  private limitOf = ({ prompt, samplingParams }: sdk.PrefilledRequest): number =>
+    Math.min(samplingParams.num_tokens_to_generate ?? Infinity, this.maxSequenceLength - prompt.length);
   private growthOf = ({ request, table }: Running): number =>
-    Math.ceil((request.prompt.length + request.samplingParams.num_tokens_to_generate!) / blockSize) - table.length;
+    Math.ceil((request.prompt.length + this.limitOf(request)) / blockSize) - table.length;
 }

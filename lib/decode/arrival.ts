@@ -1,4 +1,4 @@
-/** A request on its way into the log: taken from the caller, not yet a record. Plain data; `DecodeSide` moves it. */
+/** A request on its way into the log: taken from the caller, not yet a record. `DecodeSide` moves it. */
 import type { Finished, RequestId, SamplingParams } from '../engine-context.js';
 import type { HandoffError } from '../errors.js';
 import type { ImportSource } from './pending-import.js';
@@ -15,6 +15,20 @@ export interface ImportRequest {
 export interface Waiter {
   readonly resolve: (finished: Finished) => void;
   readonly reject: (error: HandoffError) => void;
+}
+
+/** The same waiter; `settled` is called first. */
+export function telling(settled: () => void, { resolve, reject }: Waiter): Waiter {
+  return {
+    resolve: (finished) => {
+      settled();
+      resolve(finished);
+    },
+    reject: (error) => {
+      settled();
+      reject(error);
+    },
+  };
 }
 
 export interface Arrival {

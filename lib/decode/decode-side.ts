@@ -14,7 +14,7 @@ import type { ScheduleLog } from '../schedule-log.js';
 import { unreadyFence } from '../ticket-readiness.js';
 import { checkExpectation } from './handoff-expectation.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
-import type { Arrival, ImportRequest, Waiter } from './arrival.js';
+import { telling, type Arrival, type ImportRequest, type Waiter } from './arrival.js';
 import type { AddRecord, DecodeDependencies, DecodeNotices, ImportIdentity } from './decode-dependencies.js';
 import { DecodeRole } from './decode-role.js';
 import { requireFits } from './import-bounds.js';
@@ -100,16 +100,7 @@ export class DecodeSide {
       const arrival: Arrival = {
         request,
         source,
-        waiter: {
-          resolve: (finished) => {
-            settled();
-            resolve(finished);
-          },
-          reject: (error) => {
-            settled();
-            reject(error);
-          },
-        },
+        waiter: telling(settled, { resolve, reject }),
         hashes: hashing instanceof Promise ? null : hashing,
         cancelled: false,
       };

@@ -5,6 +5,7 @@ import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { once } from 'node:events';
+import { ToyEngine } from '../../examples/custom-engine.js';
 
 const root = join(__dirname, '..', '..');
 const compiled = (name: string): string => join(root, 'dist', 'examples', `${name}.js`);
@@ -46,7 +47,7 @@ async function withRouter(body: (ready: Ready, router: ChildProcess) => Promise<
 async function complete(
   port: number,
   prompt: string,
-  count: number,
+  count?: number | null,
 ): Promise<{ status: number; answer: Record<string, unknown> }> {
   const response = await fetch(`http://127.0.0.1:${port}/v1/completions`, {
     method: 'POST',
@@ -87,6 +88,34 @@ test('the router drives two engine processes, serves several requests at once, a
   });
 });
 
+test('a request without a limit ends at the longest sequence, and the engines live', async () => {
+  await withRouter(async ({ port }) => {
+    for (const count of [undefined, null]) {
+      const { status, answer } = await complete(port, 'no limit', count);
+      expect(status).toBe(200);
+      expect(answer['tokens']).toHaveLength(64 - 'no limit'.length);
+    }
+    expect(await complete(port, 'too few', -1)).toMatchObject({ status: 502 });
+    expect((await complete(port, 'after', 0)).answer['tokens']).toHaveLength(0);
+    expect((await complete(port, 'after', 1)).answer['tokens']).toHaveLength(1);
+  });
+});
+
+test('a prompt that cannot be pinned, or is none, leaves no block behind', async () => {
+  const engine = new ToyEngine();
+  await engine.handoff.setupKvTransfer('prefill');
+  const usable = engine.blocks.poolSize - 1;
+  engine.prefill('twice', [1, 2, 3, 4, 5]);
+  expect(() => engine.prefill('twice', [1, 2, 3, 4, 5])).toThrow(
+    expect.objectContaining({ code: 'DUPLICATE_REQUEST' }),
+  );
+  expect(() => engine.prefill('none', [])).toThrow(expect.objectContaining({ code: 'ARGUMENT_INVALID' }));
+  expect(engine.blocks.freeCount).toBe(usable - 2);
+  expect(engine.handoff.releaseHandoffBlocks('twice')).toBe(true);
+  expect(engine.blocks.freeCount).toBe(usable);
+  await engine.handoff.close();
+});
+
 test('engines of different models are refused before anything moves, and both sides are named', () => {
   const { status, stderr } = spawnSync(process.execPath, [compiled('custom-router-demo'), 'x'], {
     encoding: 'utf8',
@@ -99,7 +128,7 @@ test('engines of different models are refused before anything moves, and both si
 
 test('a killed prefill engine gives the client a clear error, and the router lives', async () => {
   await withRouter(async ({ port, workers }) => {
-    expect((await complete(port, 'before', 2)).status).toBe(200);
+    expect(await complete(port, 'before', 2)).toMatchObject({ status: 200 });
     process.kill(workers[0] as number, 'SIGKILL');
     await eventually('prefill is dead', () => !isAlive(workers[0] as number));
     const { status, answer } = await complete(port, 'after', 2);
