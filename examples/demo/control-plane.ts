@@ -32,6 +32,10 @@ export interface ControlPlane {
   abort(seen: Observation): void;
   /** Decode does not read that source any more. */
   readDone(seen: Observation, source: HandoffRef): void;
+  /** All that is held back may go on. */
+  letGo(): void;
+  /** Every process of that instance has ended. */
+  attestDead(identity: { readonly instance: string; readonly incarnation: string }): Promise<void>;
   /** Idempotent; resolves when nothing of it is left. */
   close(): Promise<void>;
 }
@@ -94,6 +98,14 @@ export class RelayPlane implements ControlPlane {
 
   readDone(seen: Observation, handoff: HandoffRef): void {
     this.routes.get(seen)!.prefill.leader.process.send({ kind: 'release', handoff });
+  }
+
+  letGo(): void {
+    // Nothing is: it relays when it likes.
+  }
+
+  attestDead(): Promise<void> {
+    return Promise.reject(new Error('a router that relays kills no engine'));
   }
 
   close(): Promise<void> {

@@ -64,8 +64,8 @@ export class CoordinatorPlane implements ControlPlane {
     this.client = await CoordinatorClient.connect({ address: this.address, connectMs });
   }
 
-  submit(seen: Observation, stage: Stage): void {
-    const { id, prompt, aborts } = seen.request;
+  submit(seen: Observation): void {
+    const { id, prompt, held } = seen.request;
     const abort = new AbortController();
     this.aborts.set(seen, abort);
     const sampling = wireMap({
@@ -75,7 +75,7 @@ export class CoordinatorPlane implements ControlPlane {
       skip_prompt_log_probs: true,
       streaming: true,
       // Not the protocol's: travels to the decode engine as all that it does not know.
-      demo_hold: aborts || stage.together,
+      demo_hold: held,
     });
     const blockHashes = computeBlockHashes(prompt, this.blockSize);
     const options = { signal: abort.signal, xRequestId: id, blockHashes };
@@ -90,7 +90,15 @@ export class CoordinatorPlane implements ControlPlane {
   arrived(seen: Observation, { together }: Stage, all: readonly Observation[]): void {
     if (seen.arrival < 0) seen.arrival = this.arrivals++;
     if (!together || all.some(({ arrival, isSettled }) => arrival < 0 && !isSettled)) return;
+    this.letGo();
+  }
+
+  letGo(): void {
     for (const { leader } of this.engines.decodes) leader.process.send({ kind: 'letGo' });
+  }
+
+  attestDead({ instance, incarnation }: { readonly instance: string; readonly incarnation: string }): Promise<void> {
+    return this.client!.attestDead(instance, incarnation, connectMs);
   }
 
   abort(seen: Observation): void {

@@ -10,7 +10,7 @@ import { demoModel } from './engine-setting.js';
 import { help, parseOptions, type DemoOptions } from './options.js';
 import { planLines, plansOf, type InstancePlan } from './plan-drawing.js';
 import { planPicture } from './plan-picture.js';
-import { headingOf, legendOf, linesOf, reportOf, verdictOf, type ModelReport } from './report.js';
+import { chaosOf, headingOf, legendOf, linesOf, reportOf, verdictOf, type ModelReport } from './report.js';
 import { Router } from './router.js';
 import { scenarioOf, type Texts } from './scenario.js';
 
@@ -71,7 +71,7 @@ async function runDemo(options: DemoOptions): Promise<number> {
   }
   const verdict = verdictOf(reports);
   for (const line of legendOf(options)) say(line);
-  const last = `demo: ${verdict.requests} requests, ${verdict.asExpected} as expected, identical: ${verdict.identical ? 'yes' : 'no'}`;
+  const last = `demo: ${verdict.requests} requests, ${verdict.asExpected} as expected, identical: ${verdict.identical ? 'yes' : 'no'}${chaosOf(reports)}`;
   say(last);
   if (options.json) process.stdout.write(`${JSON.stringify({ ...verdict, models: reports }, null, 2)}\n`);
   return verdict.ok ? 0 : 1;

@@ -34,6 +34,8 @@ export class Observation {
   finished: FinishedAnswer | null = null;
   /** Nothing, for a request that decode never ran. */
   computed: Computed = { logits: [], proposed: 0, accepted: 0 };
+  /** The prefill instance, behind a coordinator; null until that is known. */
+  prefill: string | null = null;
   /** Who decodes it; null until that is known. */
   decode: DecodePlace | null = null;
   /** Its place among the requests that came to decode; -1 before. */
@@ -50,6 +52,8 @@ export class Observation {
   constructor(
     readonly request: DemoRequest,
     readonly sampling: Sampling,
+    /** Instances that were killed, by name. */
+    private readonly killed: ReadonlySet<string> = new Set(),
   ) {}
 
   /** A rank has all its bytes. */
@@ -74,9 +78,13 @@ export class Observation {
     return this.finished !== null || this.failed !== null;
   }
 
-  /** Settled, and prefill has its memory back. */
+  /** Settled, and prefill has its memory back, or is no more. */
   get isOver(): boolean {
-    return this.isSettled && (this.ticket === null || this.isReleased);
+    return this.isSettled && (this.ticket === null || this.isReleased || this.sourceIsGone);
+  }
+
+  get sourceIsGone(): boolean {
+    return this.killed.has(this.prefill ?? '');
   }
 
   get tokens(): readonly number[] {
@@ -152,12 +160,13 @@ export class Observation {
     const expect = (what: string, expected: unknown, got: unknown): void => {
       if (expected !== got) found.push(`${what}: expected ${String(expected)}, got ${String(got)}`);
     };
+    if (failed !== null && request.mayFail) return this.flawsOfFailure(failed);
     expect('end', expects.end, this.end);
     if (failed !== null && failed.code !== 'ABORTED') found.push(failed.message);
     expect('tokens', expects.tokens, this.tokens.length);
     expect('admitted into the decode batch', expects.runsOnDecode, this.isAdmitted);
     if (expects.cachedBlocks !== null) expect('cached prefix blocks', expects.cachedBlocks, reserved?.cachedBlocks);
-    expect('source read and released', true, this.isRead && this.isReleased);
+    expect('source read and released', true, this.isRead && (this.isReleased || this.sourceIsGone));
     if (finished !== null) {
       const { blockBytes, slotBytes } = decode?.sizes ?? { blockBytes: NaN, slotBytes: NaN };
       expect('bytes moved', this.movedBlocks * blockBytes + slotBytes, this.landed?.bytes);
@@ -165,6 +174,19 @@ export class Observation {
     } else if (expects.end === 'aborted') {
       expect('bytes moved before the abort', null, this.landed);
     }
+    return found;
+  }
+
+  /** One of its engines was killed: it must say so, and nothing of it may be left where an engine lives. */
+  private flawsOfFailure({ code, message }: { readonly code: string; readonly message: string }): readonly string[] {
+    const { prefill, decode, killed } = this;
+    const found: string[] = [];
+    const lives = [prefill, decode?.instance].every((name) => typeof name === 'string' && !killed.has(name));
+    if (lives) found.push(`failed although ${prefill} and ${decode?.instance} live: ${message}`);
+    // What the coordinator saw, or a decode engine that read from the one that was killed.
+    if (code !== 'ENGINE_FAILED' || !/ because (?:its \w+ engine is gone|the peer['\s])/.test(message))
+      found.push(`expected an engine or a peer that is gone as the reason, got ${message} (${code})`);
+    if (this.ticket !== null && !this.isReleased && !this.sourceIsGone) found.push('its pin was not released');
     return found;
   }
 }

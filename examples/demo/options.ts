@@ -29,6 +29,8 @@ export interface DemoOptions {
   readonly decode: readonly RankShape[];
   /** The shipped coordinator, as a process, in place of the router's own relaying. */
   readonly coordinator: boolean;
+  /** Kills a prefill and a decode engine in the middle of the run. */
+  readonly chaos: boolean;
   /** SSM groups of a hybrid model: as many as the widest tensor parallelism needs. */
   readonly ssmGroups: number;
   /** Where to draw the plan. */
@@ -62,6 +64,7 @@ usage: npm run demo -- [flags]
   --inference-shards SPEC
                       both sides at once: role=prefill,tp=2+role=decode,pp=2
   --coordinator       behind the shipped coordinator, a process of its own; by default with two engines a side
+  --chaos             with --coordinator: a prefill and a decode engine are killed in the middle of the run
   --svg FILE          draw which rank gives what to which rank
   --prompt TEXT       run this prompt instead of the scenario; may be repeated
   --prompt-file FILE  run the text of this file instead of the scenario; may be repeated
@@ -72,7 +75,7 @@ Exit status: 0 when everything went as expected and all output is identical to t
 1 when not; 2 for a flag that makes no sense.
 `;
 
-const flags = ['--json', '--help', '--coordinator', '--corrupt'] as const;
+const flags = ['--json', '--help', '--coordinator', '--chaos', '--corrupt'] as const;
 const integers = {
   '--layers': [1, 16],
   '--proposals': [0, 4],
@@ -121,7 +124,13 @@ export function parseOptions(argv: readonly string[]): DemoOptions {
     throw badInput('--layers', `at least 2 for ${models.join(' and ')}`, layers);
   }
   const coordinator = given.has('--coordinator');
+  const chaos = given.has('--chaos');
+  if (chaos && !coordinator) throw badInput('--chaos', '--coordinator beside it', 'nothing');
+  if (chaos && prompts.length > 0) throw badInput('--chaos', "the demo's own prompts", '--prompt');
   const engines = enginesOf(given, coordinator ? 2 : 1);
+  for (const [side, shapes] of Object.entries(engines)) {
+    if (chaos && shapes.length < 2) throw badInput(`--${side}`, 'at least two engines for --chaos', shapes.length);
+  }
   const ssmGroups = Math.max(2, ...[...engines.prefill, ...engines.decode].map(({ tp }) => tp));
   const seed = integer('--seed', 1);
   for (const kind of models) checkEngines(demoModel({ kind, layers, seed, proposals: 0, ssmGroups }), engines);
@@ -130,6 +139,7 @@ export function parseOptions(argv: readonly string[]): DemoOptions {
     layers,
     ...engines,
     coordinator,
+    chaos,
     ssmGroups,
     svg: given.get('--svg') ?? null,
     blocks: integer('--blocks', 48),

@@ -1,4 +1,5 @@
 /** From what the router saw to a verdict, a table for a reader, and plain data for a program. */
+import { accountLine } from './chaos.js';
 import type { DemoOptions } from './options.js';
 import type { Observation } from './observation.js';
 import type { Outcome } from './router.js';
@@ -38,6 +39,8 @@ export interface ModelReport {
   readonly rows: readonly Row[];
   /** What is wrong with the whole, not with one request. */
   readonly surprises: readonly string[];
+  /** Null when nobody was killed. */
+  readonly chaos: Outcome['chaos'];
   readonly memory: { readonly prefill: string; readonly decode: string };
   readonly counters: Readonly<Record<string, number>>;
 }
@@ -50,7 +53,7 @@ export interface Verdict {
 }
 
 export function reportOf(scenario: Scenario, outcome: Outcome): ModelReport {
-  const { observations, ends, processIds } = outcome;
+  const { observations, ends, chaos, processIds } = outcome;
   const surprises: string[] = [];
   for (const { name, end } of ends) {
     if (end.leftovers.length > 0) surprises.push(`${name} still holds ${end.leftovers.join(', ')}`);
@@ -70,12 +73,15 @@ export function reportOf(scenario: Scenario, outcome: Outcome): ModelReport {
         surprises.push(`"${title}": expected room to be given in the order of arrival, got turns ${turns.join(', ')}`);
     }
   }
+  if (chaos !== null && chaos.pinsReleased + chaos.pinsGone !== chaos.pinsMade)
+    surprises.push(`${chaos.pinsMade} pins made, ${chaos.pinsReleased} released, ${chaos.pinsGone} gone`);
   return {
     model: scenario.kind,
     proposals: scenario.proposals,
     processIds,
     rows: observations.map(rowOf),
     surprises,
+    chaos,
     memory: { prefill: memoryOf(ends, 'prefill'), decode: memoryOf(ends, 'decode') },
     counters: countersOf(ends),
   };
@@ -126,6 +132,15 @@ function rowOf(seen: Observation): Row {
     differences: seen.differences(),
     surprises: seen.surprises(),
   };
+}
+
+/** What the last line says of those that were killed; nothing when nobody was. */
+export function chaosOf(reports: readonly ModelReport[]): string {
+  const accounts = reports.flatMap(({ chaos }) => chaos ?? []);
+  const memories = reports.flatMap(({ memory }) => [memory.prefill, memory.decode]);
+  // `143 of 143 blocks …`, each.
+  const [back, usable] = [0, 2].map((word) => memories.reduce((sum, text) => sum + Number(text.split(' ')[word]), 0));
+  return accounts.length === 0 ? '' : accountLine(accounts, `${back} of ${usable}`);
 }
 
 export function verdictOf(reports: readonly ModelReport[]): Verdict {
@@ -205,9 +220,9 @@ function moversOf({ rows }: ModelReport): string[] {
 }
 
 /** Of the table; in its last stage a coordinator's requests are held back until all of them are there. */
-export const legendOf = ({ coordinator }: DemoOptions): readonly string[] => [
+export const legendOf = ({ coordinator, chaos }: DemoOptions): readonly string[] => [
   ...legend,
-  ...(coordinator
+  ...(coordinator && !chaos
     ? ['--coordinator: the transfers of the last stage begin when all of its requests have arrived']
     : []),
 ];

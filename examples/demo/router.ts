@@ -4,14 +4,16 @@
  */
 import { checkCompatible, parseInstanceCard } from 'state-handoff';
 import { bytesOf } from '../engine/index.js';
+import { accountOf, pinsInDoubt, victimBeside, type ChaosAccount, type Killed } from './chaos.js';
 import { compare } from './comparison.js';
 import { RelayPlane, type ControlPlane, type DecodeInstance, type PrefillInstance } from './control-plane.js';
 import type { decodeCommands, prefillCommands } from './messages.js';
-import { decodeAnswers, prefillAnswers, type EngineSetting, type Message } from './messages.js';
+import { decodeAnswers, prefillAnswers, type EngineSetting, type Message, type Schema } from './messages.js';
 import { demoModel, stateSizes } from './engine-setting.js';
 import { EngineWorld, type RankWorker, type Side } from './engine-world.js';
 import type { DemoOptions } from './options.js';
 import { Observation } from './observation.js';
+import { RequestNames } from './request-names.js';
 import type { DemoRequest, Scenario, Stage } from './scenario.js';
 import { Vigil } from './vigil.js';
 import type { WorkerProcess } from './worker-process.js';
@@ -19,6 +21,7 @@ import type { WorkerProcess } from './worker-process.js';
 type EngineAnswer = Extract<Message<typeof decodeAnswers>, { kind: 'ready' | 'stopped' | 'labelled' }>;
 type Stopped = Extract<EngineAnswer, { kind: 'stopped' }>;
 
+type Receive<Answers extends Schema> = (answer: Message<Answers>, from: RankWorker<never, never>) => void;
 type Prefill = EngineWorld<typeof prefillCommands, typeof prefillAnswers>;
 type Decode = EngineWorld<typeof decodeCommands, typeof decodeAnswers>;
 
@@ -33,6 +36,8 @@ export interface RankEnd {
 export interface Outcome {
   readonly observations: readonly Observation[];
   readonly ends: readonly RankEnd[];
+  /** Null when nobody was killed. */
+  readonly chaos: ChaosAccount | null;
   readonly processIds: {
     readonly router: number;
     /** Null where the router relays itself. */
@@ -45,18 +50,20 @@ export interface Outcome {
 export class Router {
   private readonly observations = new Map<string, Observation>();
   private readonly workers = new Set<WorkerProcess<never, never>>();
-  private readonly cards: { readonly side: Side; readonly card: unknown }[] = [];
+  private readonly cards: { readonly from: RankWorker<never, never>; readonly card: unknown }[] = [];
+  /** Names of the instances that were killed. */
+  private readonly killed = new Set<string>();
+  private readonly casualties: Killed[] = [];
+  private doubtful = 0;
   private readonly ends: RankEnd[] = [];
   private readonly pairSetting: Omit<EngineSetting, 'blocks' | 'corrupt' | 'ranks' | 'coordinator'>;
   private prefills: readonly Prefill[] = [];
   private decodes: readonly Decode[] = [];
   private plane!: ControlPlane;
-  /** Requests by the coordinator's numbers; what is heard of a number before its name waits. */
-  private readonly labels = new Map<string, string>();
-  private unnamed: { readonly label: string; readonly act: (seen: Observation) => void }[] = [];
   private opening: Promise<void> | null = null;
   private stage: Stage | null = null;
   private readonly vigil = new Vigil();
+  private readonly names: RequestNames;
 
   /** @param say - gets each line of progress */
   constructor(
@@ -64,6 +71,7 @@ export class Router {
     private readonly options: DemoOptions,
     private readonly say: (line: string) => void,
   ) {
+    this.names = new RequestNames(this.observations, options.coordinator);
     const { kind, proposals, chunk, maxRequests } = scenario;
     const { layers, seed, blockSize, transport, ssmGroups } = options;
     this.pairSetting = { kind, layers, proposals, seed, blockSize, chunk, maxRequests, transport, ssmGroups };
@@ -79,14 +87,17 @@ export class Router {
     for (const { process } of ranks) process.expectEnd();
     for (const { leader } of this.decodeInstances) leader.process.send({ kind: 'stop' });
     for (const { leader } of this.prefillInstances) leader.process.send({ kind: 'stop' });
-    await this.vigil.until('all workers to stop', () => this.ends.length === ranks.length);
+    const living = ranks.filter((rank) => !this.killed.has(instanceOf(rank)));
+    await this.vigil.until('all workers to stop', () => this.ends.length === living.length);
     const idsOf = (side: Side): number[] =>
       ranks.filter((rank) => rank.side === side).map((rank) => rank.process.processId ?? 0);
     const { processId: coordinator } = this.plane;
     const processIds = { router: process.pid, coordinator, prefill: idsOf('prefill'), decode: idsOf('decode') };
     await this.compare();
     await this.end();
-    return { observations: [...this.observations.values()], ends: this.ends, processIds };
+    const observations = [...this.observations.values()];
+    const chaos = this.killed.size === 0 ? null : accountOf(observations, this.casualties, this.doubtful);
+    return { observations, ends: this.ends, chaos, processIds };
   }
 
   /** Ends all workers, wherever they are; resolves when every process has gone. */
@@ -114,8 +125,7 @@ export class Router {
     await this.opening;
     if (this.vigil.failure !== null) throw this.vigil.failure;
     this.prefills = prefill.map((shape, index) => {
-      const receive = (answer: Message<typeof prefillAnswers>, from: RankWorker<never, never>): void =>
-        this.onPrefill(answer, from);
+      const receive = ((answer, from) => this.onPrefill(answer, from)) as Receive<typeof prefillAnswers>;
       return new EngineWorld(
         'prefill',
         label(prefill, index),
@@ -126,8 +136,7 @@ export class Router {
       ) as Prefill;
     });
     this.decodes = decode.map((shape, index) => {
-      const receive = (answer: Message<typeof decodeAnswers>, from: RankWorker<never, never>): void =>
-        this.onDecode(answer, from);
+      const receive = ((answer, from) => this.onDecode(answer, from)) as Receive<typeof decodeAnswers>;
       return new EngineWorld('decode', label(decode, index), shape, decodeAnswers, receive as never, fail) as Decode;
     });
     const worlds = [...this.prefills, ...this.decodes];
@@ -174,7 +183,9 @@ export class Router {
 
   private checkCards(): void {
     const cardsOf = (side: Side) =>
-      this.cards.filter((each) => each.side === side && each.card !== null).map(({ card }) => parseInstanceCard(card));
+      this.cards
+        .filter(({ from, card }) => from.side === side && card !== null)
+        .map(({ card }) => parseInstanceCard(card));
     const differences = cardsOf('prefill').flatMap((source) =>
       cardsOf('decode').flatMap((target) => checkCompatible(source, target)),
     );
@@ -189,13 +200,36 @@ export class Router {
     this.stage = stage;
     this.say('');
     this.say(`-- ${stage.title} --`);
-    const seen = stage.requests.map((request) => new Observation(request, this.samplingOf(request)));
+    const seen = stage.requests.map((request) => new Observation(request, this.samplingOf(request), this.killed));
     for (const each of seen) this.observations.set(each.request.id, each);
+    const areHeld = (): boolean => seen.every(({ request, arrival }) => !request.held || arrival >= 0);
     for (const each of seen) {
+      if (stage.kills && !each.request.held) await this.vigil.until('what is held to arrive', areHeld);
       this.submit(each);
       if (stage.oneByOne) await this.vigil.until(`the request ${each.request.id}`, () => each.isOver);
     }
+    if (stage.kills) await this.killSome(seen);
     await this.vigil.until(`the stage "${stage.title}"`, () => seen.every((each) => each.isOver));
+  }
+
+  private async killSome(seen: readonly Observation[]): Promise<void> {
+    const generates = ({ request, tokens, decode }: Observation): boolean =>
+      !request.held && decode !== null && tokens.length > 0;
+    await this.vigil.until('one to generate', () => seen.some(generates));
+    const { instance } = seen.find(generates)!.decode!;
+    this.killed.add(instance).add(victimBeside(instance, seen));
+    this.doubtful = pinsInDoubt(seen, this.killed);
+    const hit = this.cards.filter(({ from }) => this.killed.has(instanceOf(from)));
+    for (const name of this.killed) {
+      const ranks = hit.filter(({ from }) => instanceOf(from) === name);
+      this.say(`${name}: SIGKILL`);
+      const blocks = (ranks[0]!.from.side === 'prefill' ? 3 : 1) * this.scenario.blocks - 1;
+      this.casualties.push({ instance: name, blocks: blocks * ranks.length });
+    }
+    await Promise.all(hit.map(({ from }) => from.process.kill()));
+    // The router has seen these processes end; the coordinator has only lost their connections.
+    for (const { card } of hit) if (card !== null) await this.plane.attestDead(parseInstanceCard(card));
+    this.plane.letGo();
   }
 
   private samplingOf({ tokens, stopsLike }: DemoRequest): Observation['sampling'] {
@@ -218,7 +252,7 @@ export class Router {
     switch (answer.kind) {
       case 'prefilled': {
         const { ticket, logits, blocks, computedTokens } = answer;
-        this.about(answer.id, (seen) => {
+        this.names.about(answer.id, (seen) => {
           seen.ticket = ticket;
           seen.firstLogits = logits;
           this.say(
@@ -229,10 +263,10 @@ export class Router {
         break;
       }
       case 'released':
-        this.about(answer.id, (seen) => (seen.isReleased = true));
+        this.names.about(answer.id, (seen) => (seen.isReleased = true));
         break;
       case 'failed':
-        this.about(answer.id, (seen) => seen.fail(answer.code, answer.message));
+        this.names.about(answer.id, (seen) => seen.fail(answer.code, answer.message));
         break;
       case 'busy':
         this.say(`${from.name.padEnd(10)} at work: ${answer.tokens} tokens computed so far`);
@@ -247,27 +281,19 @@ export class Router {
 
   /** What engines of both roles say. */
   private onEngine(answer: EngineAnswer, from: RankWorker<never, never>): void {
-    if (answer.kind === 'ready') this.cards.push({ side: from.side, card: answer.card });
+    if (answer.kind === 'ready') this.cards.push({ from, card: answer.card });
     else if (answer.kind === 'stopped')
       this.ends.push({ name: from.name, side: from.side, isLeader: from.place.isLeader, end: answer });
     else {
-      this.labels.set(answer.label, answer.id);
-      const named = this.unnamed.filter(({ label }) => label === answer.label);
-      this.unnamed = this.unnamed.filter(({ label }) => label !== answer.label);
-      for (const { act } of named) act(this.of(answer.id));
+      const seen = this.names.name(answer.label, answer.id);
+      if (from.side === 'prefill') seen.prefill = instanceOf(from);
     }
-  }
-
-  private about(id: string, act: (seen: Observation) => void): void {
-    const isUnnamed = this.plane.address !== null && !this.observations.has(id) && !this.labels.has(id);
-    if (isUnnamed) this.unnamed.push({ label: id, act });
-    else act(this.of(this.labels.get(id) ?? id));
   }
 
   private onDecode(answer: Message<typeof decodeAnswers>, from: RankWorker<never, never>): void {
     switch (answer.kind) {
       case 'deferred':
-        this.about(answer.id, (seen) => {
+        this.names.about(answer.id, (seen) => {
           this.arrived(seen, from);
           seen.isDeferred = true;
           this.say(`${seen.name} waits: decode has no room`);
@@ -275,7 +301,7 @@ export class Router {
         });
         break;
       case 'reserved':
-        this.about(answer.id, (seen) => {
+        this.names.about(answer.id, (seen) => {
           this.arrived(seen, from);
           seen.reserved = answer;
           this.plane.arrived(seen, this.stage!, this.ofStage);
@@ -285,7 +311,7 @@ export class Router {
         });
         break;
       case 'landed':
-        this.about(answer.id, (seen) => {
+        this.names.about(answer.id, (seen) => {
           this.arrived(seen, from);
           seen.land(answer);
           if (seen.landed === null) return;
@@ -298,22 +324,22 @@ export class Router {
         });
         break;
       case 'admitted':
-        this.about(answer.id, (seen) => (seen.isAdmitted = true));
+        this.names.about(answer.id, (seen) => (seen.isAdmitted = true));
         break;
       case 'token':
-        this.about(answer.id, (seen) => this.stream(seen, answer.token));
+        this.names.about(answer.id, (seen) => this.stream(seen, answer.token));
         break;
       case 'computed':
-        this.about(answer.id, (seen) => (seen.computed = answer));
+        this.names.about(answer.id, (seen) => (seen.computed = answer));
         break;
       case 'finished':
-        this.about(answer.id, (seen) => this.finished(seen, answer));
+        this.names.about(answer.id, (seen) => this.finished(seen, answer));
         break;
       case 'failed':
-        this.about(answer.id, (seen) => this.failed(seen, answer.code, answer.message));
+        this.names.about(answer.id, (seen) => this.failed(seen, answer.code, answer.message));
         break;
       case 'readDone':
-        this.about(answer.id, (seen) => {
+        this.names.about(answer.id, (seen) => {
           seen.isRead = true;
           this.plane.readDone(seen, answer.handoff);
         });
@@ -327,9 +353,9 @@ export class Router {
     this.vigil.heard();
   }
 
-  private arrived(seen: Observation, { name, place }: RankWorker<never, never>): void {
-    const { shape } = place;
-    const instance = `${name.replace(/ rank \d+$/, '')} ${place.instance}`;
+  private arrived(seen: Observation, from: RankWorker<never, never>): void {
+    const { shape } = from.place;
+    const instance = instanceOf(from);
     const sizes = stateSizes(demoModel(this.pairSetting), this.options.blockSize, shape);
     seen.decode ??= { instance, ranks: shape.tp * shape.pp, sizes };
   }
@@ -363,11 +389,10 @@ export class Router {
     const setting = { ...this.pairSetting, blocks: this.scenario.blocks };
     await compare(setting, due, this.vigil, this.say, (worker) => this.workers.add(worker as never));
   }
+}
 
-  private of(id: string): Observation {
-    const seen = this.observations.get(id);
-    if (seen === undefined)
-      throw new Error(`a worker speaks of the request ${JSON.stringify(id)}, which nobody submitted`);
-    return seen;
-  }
+/** The engine that a rank is part of. */
+function instanceOf({ name, place }: RankWorker<never, never>): string {
+  const world = name.replace(/ rank \d+$/, '');
+  return place.shape.dp === 1 ? world : `${world} instance ${place.instance}`;
 }

@@ -26,6 +26,10 @@ export interface DemoRequest {
   readonly stopsLike: string | null;
   /** Aborted once its target is reserved, while its transfer waits for the decode engine. */
   readonly aborts: boolean;
+  /** Behind a coordinator: its transfer waits until the router lets go. */
+  readonly held: boolean;
+  /** It may lose an engine; then it must fail with that reason. */
+  readonly mayFail: boolean;
   readonly expects: Expectation;
 }
 
@@ -36,6 +40,8 @@ export interface Stage {
   readonly together: boolean;
   /** The next one is submitted when the one before is over. */
   readonly oneByOne: boolean;
+  /** A prefill and a decode engine are killed once those that are held have arrived and another one generates. */
+  readonly kills: boolean;
   /** At least so many must wait for room, and all get theirs in the order they came. */
   readonly waitingMin: number;
 }
@@ -81,6 +87,8 @@ function givenPrompts(kind: ModelKind, options: DemoOptions, proposals: number):
       tokens,
       stopsLike: null,
       aborts: false,
+      held: false,
+      mayFail: false,
       expects: { end: 'length', tokens, cachedBlocks: null, runsOnDecode: true },
     };
   });
@@ -91,7 +99,9 @@ function givenPrompts(kind: ModelKind, options: DemoOptions, proposals: number):
     blocks: Math.max(options.blocks, 1 + largest),
     chunk: 128,
     maxRequests,
-    stages: [{ title: 'your prompts, all at once', requests, together: false, oneByOne: false, waitingMin: 0 }],
+    stages: [
+      { title: 'your prompts, all at once', requests, together: false, oneByOne: false, kills: false, waitingMin: 0 },
+    ],
   };
 }
 
@@ -107,7 +117,7 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
   }
   const full = promptBlocks * blockSize;
   const half = Math.floor(blockSize / 2);
-  const usual = { tokens, stopsLike: null, aborts: false };
+  const usual = { tokens, stopsLike: null, aborts: false, held: false, mayFail: false };
   const whole = (cachedBlocks: number): Expectation => ({ end: 'length', tokens, cachedBlocks, runsOnDecode: true });
   const request = (id: string, shows: string, prompt: Int32Array, changes: Partial<DemoRequest> = {}): DemoRequest => ({
     id,
@@ -128,81 +138,125 @@ function ownPrompts(kind: ModelKind, options: DemoOptions, proposals: number, te
       `crowd-${index + 1}`,
       'a third of the pool each',
       tokensOf(`${index + 1}. ${text('orchard')}`, Math.min(burstBlocks * blockSize, 4096) - 1),
+      { held: true },
     ),
   );
+  const unknown: Expectation = { end: 'length', tokens, cachedBlocks: null, runsOnDecode: true };
+  const shaken = { mayFail: true, expects: unknown };
+  const chaos: Stage[] = [
+    {
+      title: 'a prefill and a decode engine are killed in the middle of it',
+      together: false,
+      oneByOne: false,
+      kills: true,
+      waitingMin: 0,
+      requests: [
+        // Short and long ones by turns: engines finish them at different times, so that they meet in all combinations.
+        ...Array.from({ length: 8 }, (_, index) =>
+          request(
+            `held-${index + 1}`,
+            'imported when the engines die',
+            tokensOf(`${index + 1}: ${text('river')}`, index % 2 === 0 ? blockSize + 1 : full),
+            { ...shaken, held: true },
+          ),
+        ),
+        ...Array.from({ length: 4 }, (_, index) =>
+          request(
+            `running-${index + 1}`,
+            'generated when the engines die',
+            tokensOf(`${index + 1}; ${text('clockmaker')}`, full - half),
+            shaken,
+          ),
+        ),
+      ],
+    },
+    {
+      title: 'the engines that are left go on',
+      together: false,
+      oneByOne: false,
+      kills: false,
+      waitingMin: 0,
+      requests: Array.from({ length: 3 }, (_, index) =>
+        request(`after-${index + 1}`, 'as if nothing had happened', tokensOf(`${index}; ${text('postcard')}`, full), {
+          expects: unknown,
+        }),
+      ),
+    },
+  ];
+  const stages: Stage[] = [
+    {
+      title: 'nothing cached yet',
+      together: false,
+      oneByOne: false,
+      kills: false,
+      waitingMin: 0,
+      requests: [
+        request('cold', 'a cold prompt of whole blocks', cold),
+        request('partial', 'its last block is partly filled', tokensOf(text('clockmaker'), full - half)),
+        request('long', 'longer than one prefill chunk', tokensOf(text('river'), 2 * full + half)),
+      ],
+    },
+    {
+      title: 'what decode has already does not move again',
+      together: false,
+      // A coordinator weighs a cached beginning against load: without load it counts alone.
+      oneByOne: options.coordinator,
+      kills: false,
+      waitingMin: 0,
+      requests: [
+        request(
+          'shared',
+          'begins like "cold": only the rest moves',
+          joined(cold, tokensOf(text('postcard'), blockSize + half)),
+          {
+            expects: whole(promptBlocks),
+          },
+        ),
+        request('stop', 'same prompt as "cold"; its first token is a stop token', cold, {
+          stopsLike: 'cold',
+          expects: { end: 'stop', tokens: 1, cachedBlocks: promptBlocks, runsOnDecode: false },
+        }),
+        request('none', 'num_tokens_to_generate is 0', tokensOf(`0. ${text('postcard')}`, full - half), {
+          tokens: 0,
+          expects: { end: 'length', tokens: 0, cachedBlocks: 0, runsOnDecode: false },
+        }),
+        request('one', 'num_tokens_to_generate is 1', tokensOf(`1: ${text('postcard')}`, full - half), {
+          tokens: 1,
+          expects: { end: 'length', tokens: 1, cachedBlocks: null, runsOnDecode: false },
+        }),
+      ],
+    },
+    {
+      title: 'an abort in the middle of a handoff',
+      together: false,
+      oneByOne: false,
+      kills: false,
+      waitingMin: 0,
+      requests: [
+        request('abort', 'aborted with source pinned and target reserved', tokensOf(`8. ${text('clockmaker')}`, full), {
+          aborts: true,
+          held: true,
+          expects: { end: 'aborted', tokens: 0, cachedBlocks: 0, runsOnDecode: false },
+        }),
+        request('beside', 'goes on as if nothing had happened', tokensOf(`9. ${text('lighthouse')}`, full - 1)),
+      ],
+    },
+    {
+      title: 'more requests than decode has room for: they wait in line',
+      together: true,
+      oneByOne: false,
+      kills: false,
+      waitingMin: 3 * lines,
+      requests: burst,
+    },
+  ];
   return {
     kind,
     proposals,
     blocks,
     chunk: full,
     maxRequests,
-    stages: [
-      {
-        title: 'nothing cached yet',
-        together: false,
-        oneByOne: false,
-        waitingMin: 0,
-        requests: [
-          request('cold', 'a cold prompt of whole blocks', cold),
-          request('partial', 'its last block is partly filled', tokensOf(text('clockmaker'), full - half)),
-          request('long', 'longer than one prefill chunk', tokensOf(text('river'), 2 * full + half)),
-        ],
-      },
-      {
-        title: 'what decode has already does not move again',
-        together: false,
-        // A coordinator weighs a cached beginning against load: without load it counts alone.
-        oneByOne: options.coordinator,
-        waitingMin: 0,
-        requests: [
-          request(
-            'shared',
-            'begins like "cold": only the rest moves',
-            joined(cold, tokensOf(text('postcard'), blockSize + half)),
-            {
-              expects: whole(promptBlocks),
-            },
-          ),
-          request('stop', 'same prompt as "cold"; its first token is a stop token', cold, {
-            stopsLike: 'cold',
-            expects: { end: 'stop', tokens: 1, cachedBlocks: promptBlocks, runsOnDecode: false },
-          }),
-          request('none', 'num_tokens_to_generate is 0', tokensOf(`0. ${text('postcard')}`, full - half), {
-            tokens: 0,
-            expects: { end: 'length', tokens: 0, cachedBlocks: 0, runsOnDecode: false },
-          }),
-          request('one', 'num_tokens_to_generate is 1', tokensOf(`1: ${text('postcard')}`, full - half), {
-            tokens: 1,
-            expects: { end: 'length', tokens: 1, cachedBlocks: null, runsOnDecode: false },
-          }),
-        ],
-      },
-      {
-        title: 'an abort in the middle of a handoff',
-        together: false,
-        oneByOne: false,
-        waitingMin: 0,
-        requests: [
-          request(
-            'abort',
-            'aborted with source pinned and target reserved',
-            tokensOf(`8. ${text('clockmaker')}`, full),
-            {
-              aborts: true,
-              expects: { end: 'aborted', tokens: 0, cachedBlocks: 0, runsOnDecode: false },
-            },
-          ),
-          request('beside', 'goes on as if nothing had happened', tokensOf(`9. ${text('lighthouse')}`, full - 1)),
-        ],
-      },
-      {
-        title: 'more requests than decode has room for: they wait in line',
-        together: true,
-        oneByOne: false,
-        waitingMin: 3 * lines,
-        requests: burst,
-      },
-    ],
+    stages: options.chaos ? [stages[0]!, ...chaos] : stages,
   };
 }
 

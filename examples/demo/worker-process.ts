@@ -73,6 +73,13 @@ export class WorkerProcess<Commands extends Schema, Answers extends Schema> {
     this.isEnding = true;
   }
 
+  /** Ends it as a crash would; resolves when the process has gone. */
+  async kill(): Promise<void> {
+    this.isEnding = true;
+    this.child.kill('SIGKILL');
+    await this.ended;
+  }
+
   /** Closes the channel, which ends the worker; resolves when the process has gone. */
   async end(): Promise<void> {
     this.isEnding = true;

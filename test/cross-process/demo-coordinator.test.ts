@@ -46,7 +46,7 @@ describe('the scenario', () => {
     const cached = [...rows.values()].filter(({ cachedBlocks }) => cachedBlocks > 0).map(({ id }) => id);
     expect(cached).toEqual(['shared', 'stop']);
     const crowd = [...rows.values()].filter(({ id }) => id.startsWith('crowd'));
-    for (const engine of ['decode 1 0', 'decode 2 0'])
+    for (const engine of ['decode 1', 'decode 2'])
       expect([engine, crowd.filter(({ decodedBy }) => decodedBy === engine).length]).toEqual([engine, 6]);
     // Three fit into each pool.
     expect([...rows.values()].filter(({ waited }) => waited)).toHaveLength(6);
@@ -92,4 +92,28 @@ describe('ends in the middle', () => {
     expect(run.err()).toContain('demo: failed because the coordinator process ended uncalled with SIGKILL');
     await gone(children);
   });
+});
+
+test('two engines are killed in the middle: the rest goes on, and every block and pin is accounted for', async () => {
+  const run = startDemo('--json', '--coordinator', '--chaos', '--model', 'attention', ...smallDemo);
+  const { status } = await run.ended;
+  const report = JSON.parse(run.out()) as Verdict & { models: [ModelReport] };
+  const [{ rows, surprises, chaos, memory, processIds }] = report.models;
+  expect([...surprises, ...rows.flatMap((row) => [...row.surprises, ...row.differences])]).toEqual([]);
+  expect(status).toBe(0);
+  expect(report).toMatchObject({ requests: 18, asExpected: 18, identical: true, ok: true });
+  expect(chaos!.killed).toEqual([expect.stringMatching(/^decode [12]$/), expect.stringMatching(/^prefill [12]$/)]);
+  // What was held had not moved, so what meets a victim fails; those that came before and after never do.
+  const ended = new Map(rows.map(({ id, end }) => [id, end]));
+  for (const id of ['cold', 'partial', 'long', 'after-1', 'after-2', 'after-3']) expect(ended.get(id)).toBe('length');
+  const failed = rows.filter(({ end }) => end !== 'length');
+  expect(failed.every(({ id, end }) => /^(?:held|running)-/.test(id) && end === 'ENGINE_FAILED')).toBe(true);
+  expect(failed.length).toBeGreaterThanOrEqual(4);
+  expect(chaos).toMatchObject({ finished: 18 - failed.length, failed: failed.length, blocksGone: 190 });
+  expect(chaos!.pinsReleased + chaos!.pinsGone).toBe(chaos!.pinsMade);
+  expect(memory).toEqual({ prefill: '143 of 143 blocks', decode: '47 of 47 blocks' });
+  expect(run.err()).toMatch(
+    /; pins: \d+ made, \d+ released \(\d+ of them when .*\), \d+ gone with the killed, 0 left\n/,
+  );
+  await gone([processIds.coordinator!, ...processIds.prefill, ...processIds.decode]);
 });

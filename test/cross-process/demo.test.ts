@@ -238,6 +238,8 @@ describe('flags', () => {
     [['--model', '--json'], '--model: expected a value, got "--json"'],
     [['--json=yes'], '--json: expected no value, got "yes"'],
     [['--seed', '1', '--seed', '2'], '--seed: expected at most one value, got "2"'],
+    [['--chaos'], '--chaos: expected --coordinator beside it, got "nothing"'],
+    [['--chaos', '--coordinator', '--decode', 'tp=1'], '--decode: expected at least two engines for --chaos, got 1'],
     [['--prompt', ''], '--prompt: expected a text that is not empty, got ""'],
     [['--prompt-file', 'no-such-file'], '--prompt-file: expected a file that can be read (ENOENT), got "no-such-file"'],
   ])('%j is refused', (flags, message) => {
@@ -248,7 +250,7 @@ describe('flags', () => {
     const known =
       '--layers, --proposals, --blocks, --block-size, --tokens, --seed, --model, --transport, --prefill, --decode, ' +
       '--inference-shards, --svg, --prompt';
-    const message = `flag: expected one of ${known}, --prompt-file, --json, --help, --coordinator, got "prompt.txt"`;
+    const message = `flag: expected one of ${known}, --prompt-file, --json, --help, --coordinator, --chaos, got "prompt.txt"`;
     expect(() => parseOptions(['--model', 'moe', 'prompt.txt'])).toThrow(expect.objectContaining({ message }));
   });
 

@@ -168,3 +168,18 @@ it('refuses what it cannot say, and everything once it is closed', async () => {
   });
   await expect(CoordinatorClient.connect({ address: 'nowhere' })).rejects.toThrow('options.address: expected tcp://');
 });
+
+it('vouches for the death of an engine until that is taken, and says when it is not', async () => {
+  const isSaid = (): boolean => core.heard.some(({ message }) => message.header === 'RELEASE_KV_OWNER');
+  const attested = client.attestDead('engine', 'first');
+  await until('the attestation came', isSaid);
+  const said = core.heard.find(({ message }) => message.header === 'RELEASE_KV_OWNER')!.message;
+  expect(said).toMatchObject({ instance: 'relay', owner: 'engine/first' });
+  const heard = core.heard.length;
+  await until('it came again', () => core.heard.length > heard);
+  tell({ header: 'RELEASE_KV_OWNER_ACK', instance: 'relay', owner: 'engine/first' });
+  await attested;
+  await expect(client.attestDead('engine', 'second', 0)).rejects.toMatchObject({ code: 'PEER_UNREACHABLE' });
+  client.close();
+  await expect(client.attestDead('engine', 'second')).rejects.toMatchObject({ code: 'CLOSED' });
+});

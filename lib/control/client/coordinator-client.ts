@@ -35,6 +35,9 @@ export interface ClientRequestOptions {
   readonly blockHashes?: BigInt64Array;
 }
 
+/** How often an attestation is repeated until it is taken. */
+const attestAgainMs = 100;
+
 /** Replies that wait for their readers; beyond it the client stops reading its socket until some were taken. */
 const waitingMax = 4_096;
 
@@ -46,6 +49,8 @@ export class CoordinatorClient {
   private hasRoom: (() => void) | null = null;
   private sending: Promise<void> = Promise.resolve();
   private connected: (() => void) | null = null;
+  /** By owner: who waits for its attestation to be taken. */
+  private readonly attested = new Map<string, () => void>();
   private isClosed = false;
   private instanceName: string | null = null;
 
@@ -137,6 +142,38 @@ export class CoordinatorClient {
     return request;
   }
 
+  /**
+   * Vouches that every process of an engine has ended and cannot come back; what it read is quiet then, so pins that waited
+   * for it are released. Only who has seen them end may say so: a lost connection is no proof. The coordinator does not
+   * believe it of an engine that is still registered, so this is repeated until it is taken.
+   *
+   * @param deadlineMs - default 30,000
+   * @throws (rejects) `PEER_UNREACHABLE` when it was not taken in time; `INCOMPATIBLE` in the single-frame profile, which
+   *   names no coordinator; `CLOSED`
+   */
+  async attestDead(instance: string, incarnation: string, deadlineMs = 30_000): Promise<void> {
+    const owner = `${instance}/${incarnation}`;
+    const taken = new Promise<boolean>((resolve) => this.attested.set(owner, () => resolve(true)));
+    const end = Date.now() + deadlineMs;
+    try {
+      for (;;) {
+        if (this.isClosed) throw new HandoffError('CLOSED', 'the client was closed');
+        if (this.instanceName === null)
+          throw new HandoffError('INCOMPATIBLE', 'an attestation needs the multi-frame profile');
+        this.say({ header: 'RELEASE_KV_OWNER', instance: this.instanceName, owner });
+        let timer: NodeJS.Timeout | undefined;
+        const again = new Promise<boolean>((resolve) => (timer = setTimeout(() => resolve(false), attestAgainMs)));
+        const isTaken = await Promise.race([taken, again]);
+        clearTimeout(timer);
+        if (isTaken) return;
+        if (Date.now() >= end)
+          throw new HandoffError('PEER_UNREACHABLE', `the coordinator did not take the attestation of ${owner}`);
+      }
+    } finally {
+      this.attested.delete(owner);
+    }
+  }
+
   /** Ends every open request with `CLOSED` and closes the socket. */
   close(): void {
     if (this.isClosed) return;
@@ -186,6 +223,7 @@ export class CoordinatorClient {
       this.connected?.();
       return;
     }
+    if (message.header === 'RELEASE_KV_OWNER_ACK') this.attested.get(message.owner)?.();
     if (!('requestId' in message)) return;
     const request = this.requests.get(message.requestId);
     if (request === undefined) return;
