@@ -94,6 +94,37 @@ test('a suffix is saved alone, and touches no other block', async () => {
   expect(await continuation(other, first)).toEqual(expected);
 });
 
+test('cells that lie in another order than their tokens reach the blocks in the order of the tokens', async () => {
+  const llama = await loadedModel();
+  const prompt = promptOf(llama, 96);
+  const plain = cacheOf(llama);
+  await evaluate(plain, prompt);
+  const cache = cacheOf(llama, 'float16', 2);
+  const part = (sequence: number, from: number, to: number) =>
+    cache.evaluate(
+      prompt.slice(from, to),
+      Int32Array.from({ length: to - from }, (_, index) => from + index),
+      new Int32Array(to - from).fill(sequence),
+      new Uint8Array(to - from),
+    );
+  // Sequence 0 leaves a gap before the cells of sequence 1, whose last tokens go there.
+  await part(0, 0, 64);
+  await part(1, 0, 64);
+  cache.truncate(0, 32);
+  await part(1, 64, 96);
+  const rowsOf = (from: LlamaCache, sequence: number): Buffer => {
+    const memory = new StateMemory(llama, 'float16', blockTokens, 7);
+    memory.save(from, sequence, 0, 96, Int32Array.of(0, 1, 2, 3, 4, 5));
+    const region = Buffer.from(memory.regions[0].buffer!);
+    // Rows of the first layer follow from token and position alone, whatever the cache looks like.
+    const layer = memory.form.layerStride;
+    return Buffer.concat(
+      [0, 1, 2, 3, 4, 5].map((block) => region.subarray(block * memory.blockBytes).subarray(0, layer)),
+    );
+  };
+  expect(rowsOf(cache, 1).equals(rowsOf(plain, 0))).toBe(true);
+});
+
 test('what makes no sense is refused, by name, and leaves the sequence as it was', async () => {
   const llama = await loadedModel();
   const { memory, blocks } = await saved(llama, 40);

@@ -1,6 +1,6 @@
 'use strict';
-// Builds the plain C++ test program of test/cpp with the compiler that built the addon: cuda/core and the host
-// transport without Node. Built again only when a source is newer; used by the native tests and scripts/sanitize.js.
+// Builds the plain C++ test program of test/cpp with the compiler that built the addon: cuda/core, the host transport
+// and the llama.cpp example's bytes, without Node. Built again only when a source is newer; used by the native tests and scripts/sanitize.js.
 const { spawnSync } = require('node:child_process');
 const { existsSync, mkdirSync, readdirSync, statSync } = require('node:fs');
 const { join } = require('node:path');
@@ -13,9 +13,13 @@ function filesIn(folder, pattern) {
     .map((name) => join(root, folder, name));
 }
 
-/** Sources of the host data plane, as the addon builds them. */
-function dataPlaneSources() {
-  return [...filesIn('cuda/core', /\.cc$/), ...filesIn('cuda/transport', /^(?:host_.*|nixl_pack_message)\.cc$/)];
+/** Sources of the host data plane, as the addon builds them, and what examples/llama makes of an engine's state. */
+function testedSources() {
+  return [
+    ...filesIn('cuda/core', /\.cc$/),
+    ...filesIn('cuda/transport', /^(?:host_.*|nixl_pack_message)\.cc$/),
+    ...filesIn('examples/llama/native', /^sequence_state\.cc$/),
+  ];
 }
 
 /**
@@ -27,7 +31,9 @@ function dataPlaneSources() {
 function buildCppProgram(name, flags) {
   const folder = join(root, 'build', 'cpp', name);
   mkdirSync(folder, { recursive: true });
-  const headers = ['cuda/core', 'cuda/transport', 'test/cpp'].flatMap((each) => filesIn(each, /\.h$/));
+  const headers = ['cuda/core', 'cuda/transport', 'examples/llama/native', 'test/cpp'].flatMap((each) =>
+    filesIn(each, /\.h$/),
+  );
   const newestHeader = Math.max(...headers.map((path) => statSync(path).mtimeMs), statSync(__filename).mtimeMs);
   const compiler = process.env.CXX || 'g++';
   const options = ['-std=gnu++20', '-Wall', '-Wextra', '-g', '-pthread', ...flags];
@@ -36,7 +42,7 @@ function buildCppProgram(name, flags) {
     if (status !== 0) throw new Error(`${compiler} ${args.join(' ')} failed: ${error?.message ?? stderr}`);
   };
   const objects = [];
-  for (const source of [...dataPlaneSources(), ...filesIn('test/cpp', /\.cc$/)]) {
+  for (const source of [...testedSources(), ...filesIn('test/cpp', /\.cc$/)]) {
     const object = join(folder, `${source.slice(root.length + 1).replace(/\W/g, '_')}.o`);
     objects.push(object);
     const built = existsSync(object) ? statSync(object).mtimeMs : 0;
