@@ -19,6 +19,7 @@ namespace {
 using llama::BlockRun;
 using llama::BlockShape;
 using llama::BlocksToState;
+using llama::ShapeOf;
 using llama::StateBytes;
 using llama::StateShape;
 using llama::StateToBlocks;
@@ -190,6 +191,32 @@ TEST(LlamaStateWithAnyByteFlippedIsRefusedOrIsItsRows) {
         CHECK_EQUAL(same, static_cast<std::ptrdiff_t>(kMemory) - 1);
       }
     }
+  }
+}
+
+TEST(LlamaShapeIsThatOfOneTokensState) {
+  const std::vector<uint8_t> good = StateOf({0});
+  const StateShape shape = ShapeOf(good);
+  CHECK_EQUAL(shape.layers, kShape.layers);
+  CHECK_EQUAL(shape.element_type, kShape.element_type);
+  CHECK_EQUAL(shape.row_bytes, kShape.row_bytes);
+  const size_t planes = kCells + 12 + 8;
+  const size_t plane = 12 + kShape.row_bytes;
+  const auto refusal = [&](size_t at, auto number) {
+    std::vector<uint8_t> state = good;
+    std::memcpy(state.data() + at, &number, sizeof(number));
+    return RefusalOf([&] { ShapeOf(state); });
+  };
+  // The values of the first layer; what was first is what is expected.
+  CHECK_EQUAL(refusal(planes + 3 * plane, int32_t{8}), "state.type: expected 1, got 8");
+  CHECK_EQUAL(refusal(planes + 3 * plane + 4, uint64_t{4}), "state.row_bytes: expected 8, got 4");
+  CHECK_EQUAL(refusal(planes + 4, std::numeric_limits<uint64_t>::max()).rfind("state.size: expected more", 0), 0u);
+  CHECK_EQUAL(refusal(planes - 4, std::numeric_limits<uint32_t>::max()).rfind("state.", 0), 0u);
+  CHECK_EQUAL(refusal(planes - 4, uint32_t{2}), "state.size: expected nothing behind the last row, got 40");
+  CHECK_EQUAL(refusal(planes - 8, uint32_t{1}), "state.transposed: expected 0, got 1");
+  for (size_t size = 0; size < good.size(); ++size) {
+    const std::vector<uint8_t> cut(good.begin(), good.begin() + size);
+    CHECK(!RefusalOf([&] { ShapeOf(cut); }).empty());
   }
 }
 

@@ -55,11 +55,15 @@ test('a shared prefix is computed once, moves once, and changes no bit', async (
   const long = promptOf(llama, 150);
   const other = Int32Array.from([...long.slice(0, 100), ...promptOf(llama, 60, 'Now something else. ')]);
   const apart = promptOf(llama, 40, 'Apart: ');
-  const [first, second, third, again] = await runAll(router, [
+  // As long as a chunk: all of it may lie in the lane, and its last token is evaluated all the same, for its logits.
+  const whole = promptOf(llama, 64, 'Whole: ');
+  const [first, second, third, again, chunk, chunkAgain] = await runAll(router, [
     ['first', long],
     ['second', other],
     ['apart', apart],
     ['again', long],
+    ['chunk', whole],
+    ['chunk again', whole],
   ]);
   expect(first!.prefilled).toMatchObject({ computedTokens: 150, savedBlocks: 10 });
   // 100 tokens are the same: one chunk of 64 stays in prefill's llama.cpp, six blocks of 16 on either side.
@@ -72,7 +76,10 @@ test('a shared prefix is computed once, moves once, and changes no bit', async (
   expect(again!.reserved!.cachedBlocks).toBe(9);
   expect(again!.movedBlocks).toBe(1);
   expect(again!.finished!.keptTokens).toBe(0);
-  expect(await differencesOf(await openReference(), [first!, second!, third!, again!])).toEqual({});
+  expect(chunkAgain!.prefilled).toMatchObject({ computedTokens: 64, savedBlocks: 0 });
+  expect(chunkAgain!.movedBlocks).toBe(0);
+  const seen = [first!, second!, third!, again!, chunk!, chunkAgain!];
+  expect(await differencesOf(await openReference(), seen)).toEqual({});
   expect(missingAfter(await router.stop())).toEqual([]);
 });
 

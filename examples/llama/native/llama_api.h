@@ -114,8 +114,6 @@ struct Api {
   void (*llama_free)(Context* context);
   const Vocabulary* (*llama_model_get_vocab)(const Model* model);
   int32_t (*llama_model_n_layer)(const Model* model);
-  int32_t (*llama_model_n_embd)(const Model* model);
-  int32_t (*llama_model_n_head)(const Model* model);
   int32_t (*llama_model_n_head_kv)(const Model* model);
   int32_t (*llama_model_n_swa)(const Model* model);
   int32_t (*llama_model_n_ctx_train)(const Model* model);

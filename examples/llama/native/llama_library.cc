@@ -79,8 +79,6 @@ Api Load(const std::filesystem::path& folder) {
   STATE_HANDOFF_BIND(llama_free);
   STATE_HANDOFF_BIND(llama_model_get_vocab);
   STATE_HANDOFF_BIND(llama_model_n_layer);
-  STATE_HANDOFF_BIND(llama_model_n_embd);
-  STATE_HANDOFF_BIND(llama_model_n_head);
   STATE_HANDOFF_BIND(llama_model_n_head_kv);
   STATE_HANDOFF_BIND(llama_model_n_swa);
   STATE_HANDOFF_BIND(llama_model_n_ctx_train);

@@ -9,10 +9,32 @@ namespace {
 constexpr int32_t kFlashAttention = 1;
 // More threads would split sums by their number, and bits would follow it.
 constexpr int32_t kThreads = 1;
+// The element type of which a model's state is measured: llama.cpp's number of float16, and its bytes.
+constexpr int32_t kProbeType = 1;
+constexpr uint64_t kProbeBytes = 2;
 
 [[noreturn]] void Fail(const std::string& what) {
   const std::string logged = TakeLoggedErrors();
   throw std::runtime_error(logged.empty() ? what : what + ": " + logged);
+}
+
+// One sequence more than asked for; everything that bits follow from is set here.
+ContextParameters ParametersFor(const Api& api, uint32_t cells, uint32_t batch, uint32_t sequences,
+                                int32_t element_type) {
+  ContextParameters parameters = api.llama_context_default_params().value;
+  parameters.cells = cells;
+  parameters.batch = batch;
+  parameters.micro_batch = batch;
+  parameters.sequences = sequences + 1;
+  parameters.outputs = sequences + 1;
+  parameters.threads = kThreads;
+  parameters.batch_threads = kThreads;
+  parameters.flash_attention = kFlashAttention;
+  parameters.key_type = element_type;
+  parameters.value_type = element_type;
+  parameters.offloads_attention = false;
+  parameters.unified_cache = true;
+  return parameters;
 }
 
 }  // namespace
@@ -25,18 +47,56 @@ LoadedModel::LoadedModel(const std::string& library_folder, const std::string& p
   model_ = api_.llama_model_load_from_file(path.c_str(), parameters);
   if (model_ == nullptr) Fail("the model does not load");
   vocabulary_ = api_.llama_model_get_vocab(model_);
-  const bool is_plain = !api_.llama_model_is_recurrent(model_) && !api_.llama_model_is_hybrid(model_) &&
-                        api_.llama_model_n_swa(model_) == 0;
-  if (!is_plain) {
+  try {
+    CheckKind();
+    head_dim_ = MeasuredHeadDim();
+  } catch (...) {
     api_.llama_model_free(model_);
-    throw std::runtime_error("model: expected attention over the whole sequence in every layer, got another kind");
+    throw;
   }
 }
 
 LoadedModel::~LoadedModel() { api_.llama_model_free(model_); }
 
-uint32_t LoadedModel::head_dim() const {
-  return static_cast<uint32_t>(api_.llama_model_n_embd(model_) / api_.llama_model_n_head(model_));
+void LoadedModel::CheckKind() const {
+  const bool is_plain = !api_.llama_model_is_recurrent(model_) && !api_.llama_model_is_hybrid(model_) &&
+                        api_.llama_model_n_swa(model_) == 0;
+  if (is_plain) return;
+  throw std::runtime_error("model: expected attention over the whole sequence in every layer, got another kind");
+}
+
+// llama.cpp tells neither how wide a head is (a file may say so, apart from all other sizes) nor whether all layers are
+// alike; the state of one token does.
+uint32_t LoadedModel::MeasuredHeadDim() const {
+  const std::unique_ptr<Context, void (*)(Context*)> context(
+      api_.llama_init_from_model(model_, ParametersFor(api_, 32, 32, 1, kProbeType)), api_.llama_free);
+  if (context == nullptr) Fail("no context of this model");
+  int32_t token = 0;
+  int32_t position = 0;
+  int32_t count = 1;
+  int32_t sequence = 0;
+  int32_t* sequences = &sequence;
+  int8_t output = 1;
+  if (api_.llama_decode(context.get(), {1, &token, nullptr, &position, &count, &sequences, &output}) != 0) {
+    Fail("llama.cpp does not evaluate a token of this model");
+  }
+  std::vector<uint8_t> state(api_.llama_state_seq_get_size(context.get(), 0));
+  state.resize(api_.llama_state_seq_get_data(context.get(), state.data(), state.size(), 0));
+  if (state.empty()) Fail("llama.cpp does not give the state of a token of this model");
+  StateShape shape;
+  try {
+    shape = ShapeOf(state);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string("model: expected keys and values of one size in every layer; ") +
+                             error.what());
+  }
+  const uint64_t head_bytes = uint64_t{heads()} * kProbeBytes;
+  if (shape.layers != layers() || shape.row_bytes == 0 || shape.row_bytes % head_bytes != 0) {
+    throw std::runtime_error("model: expected " + std::to_string(heads()) + " KV heads in each of " +
+                             std::to_string(layers()) + " layers, got rows of " + std::to_string(shape.row_bytes) +
+                             " bytes in " + std::to_string(shape.layers));
+  }
+  return static_cast<uint32_t>(shape.row_bytes / head_bytes);
 }
 
 std::string LoadedModel::description() const {
@@ -100,19 +160,8 @@ Cache::Cache(std::shared_ptr<LoadedModel> model, const CacheOptions& options)
       options.batch <= options.sequences) {
     throw std::runtime_error("options: expected 1 to 255 sequences, a larger batch and at least as many cells");
   }
-  ContextParameters parameters = api_.llama_context_default_params().value;
-  parameters.cells = options.cells;
-  parameters.batch = options.batch;
-  parameters.micro_batch = options.batch;
-  parameters.sequences = options.sequences + 1;
-  parameters.outputs = options.sequences + 1;
-  parameters.threads = kThreads;
-  parameters.batch_threads = kThreads;
-  parameters.flash_attention = kFlashAttention;
-  parameters.key_type = options.element_type;
-  parameters.value_type = options.element_type;
-  parameters.offloads_attention = false;
-  parameters.unified_cache = true;
+  const ContextParameters parameters =
+      ParametersFor(api_, options.cells, options.batch, options.sequences, options.element_type);
   TakeLoggedErrors();
   context_ = api_.llama_init_from_model(model_->get(), parameters);
   if (context_ == nullptr) Fail("no context of this model");

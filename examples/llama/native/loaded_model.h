@@ -27,7 +27,7 @@ class LoadedModel {
 
   uint32_t layers() const { return static_cast<uint32_t>(api_.llama_model_n_layer(model_)); }
   uint32_t heads() const { return static_cast<uint32_t>(api_.llama_model_n_head_kv(model_)); }
-  uint32_t head_dim() const;
+  uint32_t head_dim() const { return head_dim_; }
   std::string description() const;
 
   std::vector<int32_t> Tokenize(const std::string& text, bool add_special, bool parse_special) const;
@@ -36,9 +36,13 @@ class LoadedModel {
   std::string Chat(const std::vector<std::string>& roles, const std::vector<std::string>& texts, bool asks) const;
 
  private:
+  void CheckKind() const;
+  uint32_t MeasuredHeadDim() const;
+
   const Api& api_;
   Model* model_ = nullptr;
   const Vocabulary* vocabulary_ = nullptr;
+  uint32_t head_dim_ = 0;
 };
 
 struct CacheOptions {

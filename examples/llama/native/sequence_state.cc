@@ -76,6 +76,27 @@ size_t Place(const StateShape& shape, const BlockShape& form, const BlockRun& ru
 
 }  // namespace
 
+StateShape ShapeOf(std::span<const uint8_t> state) {
+  Reader reader(state);
+  reader.Expect<uint32_t>("magic", kMagic);
+  reader.Take<int32_t>();
+  reader.Expect<uint32_t>("streams", 1);
+  reader.Expect<uint32_t>("cells", 1);
+  reader.Skip(kCellBytes);
+  reader.Expect<uint32_t>("transposed", 0);
+  StateShape shape{reader.Take<uint32_t>(), 0, 0};
+  for (uint64_t plane = 0; plane < 2 * uint64_t{shape.layers}; ++plane) {
+    const int32_t type = reader.Take<int32_t>();
+    const uint64_t row_bytes = reader.Take<uint64_t>();
+    if (plane == 0) shape = {shape.layers, type, row_bytes};
+    if (type != shape.element_type) Refuse("type", std::to_string(shape.element_type), std::to_string(type));
+    if (row_bytes != shape.row_bytes) Refuse("row_bytes", std::to_string(shape.row_bytes), std::to_string(row_bytes));
+    reader.Skip(row_bytes);
+  }
+  if (reader.left() != 0) Refuse("size", "nothing behind the last row", std::to_string(reader.left()));
+  return shape;
+}
+
 size_t StateBytes(const StateShape& shape, size_t tokens) {
   return kHeadBytes + kShapeBytes + 2 * shape.layers * kPlaneHeadBytes +
          tokens * (kCellBytes + 2 * shape.layers * shape.row_bytes);

@@ -33,6 +33,10 @@ struct BlockRun {
   std::span<const int32_t> blocks;
 };
 
+// The shape that the state of one token shows. Throws std::runtime_error when keys and values of all layers are not
+// alike.
+StateShape ShapeOf(std::span<const uint8_t> state);
+
 // Bytes of the state of `tokens` tokens in llama.cpp's form.
 size_t StateBytes(const StateShape& shape, size_t tokens);
 
