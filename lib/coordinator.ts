@@ -53,6 +53,8 @@ export { registerCoordinatorMetrics } from './control/zeromq/coordinator-metrics
 export type { RequestTimingsSnapshot } from './control/coordinator/request-timings.js';
 export type { HistogramSnapshot } from './observe/metrics.js';
 export type { PrometheusRegistry } from './observe/prometheus.js';
+export type { AllowedPeer, AllowList, CurvePeer, CurveRole, CurveServer } from './control/zeromq/curve-peers.js';
+export { makeKeyPair as makeCurveKeyPair, type CurveKeyPair } from './control/zeromq/curve-key.js';
 export type { OutboxLimits } from './control/zeromq/outboxes.js';
 export {
   CoordinatorClient,

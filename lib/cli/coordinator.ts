@@ -9,9 +9,11 @@ import type * as pino from 'pino';
 import { Coordinator } from '../control/coordinator/coordinator.js';
 import type { LogLevel } from '../control/coordinator/interface.js';
 import { CoordinatorServer, type LogWriter } from '../control/zeromq/coordinator-server.js';
+import type { CurveServer } from '../control/zeromq/curve-peers.js';
 import { openMetrics, type MetricsEndpoint } from '../control/zeromq/metrics-endpoint.js';
 import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
+import { readAllowList, readKeyFile } from './key-file.js';
 import type { Command } from './state-handoff.js';
 
 const usage = `usage: state-handoff coordinator [flags]
@@ -21,6 +23,8 @@ const usage = `usage: state-handoff coordinator [flags]
   --profile PROFILE     multi-frame (default) or single-frame: how messages are cut into frames
   --behaviour GEN       gen-c (default) or gen-b: how engines are scored
   --policy POLICY       load_balanced (default), longest_prefix or first_prefix_block
+  --key-file FILE       the coordinator's own keys (state-handoff keys); encrypts by CURVE
+  --peers FILE          with it, the allow-list: {"NAME": {"role": "engine|client|observer", "key": PUBLIC}, …}
   --insecure            plain TCP beyond this machine
   --heartbeat-ms N      between heartbeats (default 2000)
   --metrics-port N      Prometheus metrics at http://127.0.0.1:N/metrics (0: a free port; default: none)
@@ -34,6 +38,8 @@ const flags = {
   profile: { type: 'string' },
   behaviour: { type: 'string' },
   policy: { type: 'string' },
+  'key-file': { type: 'string' },
+  peers: { type: 'string' },
   insecure: { type: 'boolean' },
   'heartbeat-ms': { type: 'string' },
   'metrics-port': { type: 'string' },
@@ -56,6 +62,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     }
     const drainMs = numberOf(settings, 'drain-ms', 30_000);
     const log = logWriter(choiceOf(settings, 'log-level', ['info', 'debug', 'warn', 'error']));
+    const curve = readCurve(settings);
     const instance = randomBytes(16).toString('hex');
     const core = new Coordinator({
       instance,
@@ -69,6 +76,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       core,
       address: textOf(settings, 'address', 'tcp://127.0.0.1:5757'),
       profile: choiceOf(settings, 'profile', ['multi-frame', 'single-frame']),
+      ...(curve === undefined ? {} : { curve }),
       insecure: settings['insecure'] === true,
       heartbeatMs: numberOf(settings, 'heartbeat-ms', 2_000),
       log,
@@ -91,6 +99,15 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     return error.code === 'ZEROMQ_UNAVAILABLE' ? 1 : 2;
   }
 };
+
+/** Both files or neither. */
+function readCurve(settings: Settings): CurveServer | undefined {
+  const [keyFile, peers] = [settings['key-file'], settings['peers']];
+  if (keyFile === undefined && peers === undefined) return undefined;
+  if (typeof keyFile !== 'string' || typeof peers !== 'string')
+    throw new HandoffError('OPTION_INVALID', 'key-file and peers: expected both or neither, got one');
+  return { secretKey: readKeyFile(keyFile).secretKey, peers: readAllowList(peers) };
+}
 
 async function startMetrics(
   settings: Settings,

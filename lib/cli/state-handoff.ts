@@ -31,6 +31,10 @@ export const commands: Readonly<Record<string, CommandEntry>> = {
     summary: 'how a running coordinator is: engines, requests, pins',
     load: async () => (await import('./status.js')).status,
   },
+  keys: {
+    summary: 'a key pair for a coordinator that encrypts, or for a peer of one',
+    load: async () => (await import('./keys.js')).keys,
+  },
   doctor: {
     summary: 'what this machine has for handoffs, what it lacks, and what two machines can use with each other',
     load: async () => (await import('./doctor.js')).doctor,

@@ -4,20 +4,32 @@ import { decodeMessage, encodeMessage } from '../control/protocol/codec.js';
 import type { ToCoordinator } from '../control/protocol/messages.js';
 import { Float64, type Wire, type WireMap } from '../control/protocol/wire-value.js';
 import { parseEndpoint } from '../control/zeromq/address.js';
+import type { CurvePeer } from '../control/zeromq/curve-peers.js';
+import { curveIdentity } from '../control/zeromq/socket-identity.js';
 import { loadZeromq } from '../control/zeromq/load-zeromq.js';
 import { isHandoffError } from '../errors.js';
+import { readCurvePeer } from './key-file.js';
 import type { Command, WriteLine } from './state-handoff.js';
 
-const usage = `usage: state-handoff status ADDRESS [--json] [--timeout-ms N]
+const usage = `usage: state-handoff status ADDRESS [--json] [--timeout-ms N] [--key-file FILE --server-key KEY]
 
-  ADDRESS is what the coordinator printed when it started, for example tcp://127.0.0.1:5757`;
+  ADDRESS is what the coordinator printed when it started, for example tcp://127.0.0.1:5757
+  --key-file and --server-key: for one that encrypts, your own keys (state-handoff keys) and its public key`;
+
+const flags = {
+  json: { type: 'boolean' },
+  'timeout-ms': { type: 'string' },
+  'key-file': { type: 'string' },
+  'server-key': { type: 'string' },
+  help: { type: 'boolean' },
+} as const;
 
 export const status: Command = async (args, { write, writeError }) => {
   let values, positionals;
   try {
     ({ values, positionals } = parseArgs({
       args: [...args],
-      options: { json: { type: 'boolean' }, 'timeout-ms': { type: 'string' }, help: { type: 'boolean' } },
+      options: flags,
       allowPositionals: true,
     }));
   } catch (error) {
@@ -36,7 +48,8 @@ export const status: Command = async (args, { write, writeError }) => {
   }
   try {
     parseEndpoint(address, 'ADDRESS');
-    const answer = await ask(address, timeoutMs);
+    const curve = readCurvePeer(values['key-file'], values['server-key']);
+    const answer = await ask(address, timeoutMs, curve);
     if (answer === null) {
       writeError(`state-handoff status: no answer from ${address} within ${timeoutMs} ms`);
       return 1;
@@ -51,9 +64,10 @@ export const status: Command = async (args, { write, writeError }) => {
   }
 };
 
-async function ask(address: string, timeoutMs: number): Promise<WireMap | null> {
+async function ask(address: string, timeoutMs: number, curve: CurvePeer | undefined): Promise<WireMap | null> {
   const { Dealer } = loadZeromq();
-  const socket = new Dealer({ linger: 0, receiveTimeout: timeoutMs, sendTimeout: timeoutMs });
+  const identity = curve === undefined ? {} : curveIdentity(curve, 'key-file');
+  const socket = new Dealer({ ...identity, linger: 0, receiveTimeout: timeoutMs, sendTimeout: timeoutMs });
   const say = async (message: ToCoordinator): Promise<void> => {
     await socket.send(encodeMessage('multi-frame', 'coordinator', message) as Uint8Array[]);
   };

@@ -4,6 +4,7 @@ import type { HandoffError } from '../errors.js';
 import type { StateHandoff } from '../state-handoff.js';
 import type { Ticket } from '../ticket.js';
 import type { WireProfile } from './protocol/codec.js';
+import type { CurvePeer } from './zeromq/curve-peers.js';
 import type { ControlSignal } from './protocol/messages.js';
 
 /** A prompt that a prefill engine is asked to compute. */
@@ -33,6 +34,8 @@ export interface CoordinatedEngineOptions {
   readonly address: string;
   /** The coordinator's. Default `multi-frame`. */
   readonly profile?: WireProfile;
+  /** Keys and name, for a coordinator that uses CURVE; the name is this engine's alone. */
+  readonly curve?: CurvePeer;
   /** How long the coordinator may take to accept the registration, in milliseconds. Default 5,000. */
   readonly connectMs?: number;
   /** Prefill, required there: computes a prompt and gives what `captureHandoffMeta` gave. Called inside `drain`. */

@@ -76,6 +76,7 @@ export class CoordinatedEngine {
     this.connection = new EngineConnection({
       address: options.address,
       profile: options.profile ?? 'multi-frame',
+      curve: options.curve,
       instance: card.instance,
       register: () => this.registration(),
       onMessage: () => this.options.onMessage?.(),

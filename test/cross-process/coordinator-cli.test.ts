@@ -1,6 +1,6 @@
 /** `state-handoff coordinator` and `status` as processes: what they print, what they refuse, how they end. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Dealer } from 'zeromq';
@@ -160,6 +160,64 @@ it('shows its metrics on a loopback port until it ends, and only when it is told
   expect(await ended).toBe(0);
   await expect(fetch(first.metrics!)).rejects.toThrow();
   expect((await run('--address', 'tcp://127.0.0.1:0')).first.metrics).toBeNull();
+});
+
+it('makes keys, encrypts with them, and answers those on its list only', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'state-handoff-keys-'));
+  try {
+    const at = (name: string): string => join(folder, name);
+    const make = (name: string, ...more: string[]) => call('keys', name, '--out', at(`${name}.json`), ...more);
+    const own = make('router');
+    expect(own.status).toBe(0);
+    const { public_key: serverKey } = JSON.parse(own.stdout) as { public_key: string };
+    for (const [name, role] of [
+      ['watcher', 'observer'],
+      ['prefill-0', 'engine'],
+    ] as const)
+      expect(make(name, '--peers', at('peers.json'), '--role', role)).toMatchObject({ status: 0, stderr: '' });
+    make('stranger');
+    const peers = JSON.parse(readFileSync(at('peers.json'), 'utf8')) as Record<string, { key: string }>;
+    expect(Object.keys(peers)).toEqual(['watcher', 'prefill-0']);
+    expect(statSync(at('router.json')).mode & 0o777).toBe(0o600);
+    expect(readFileSync(at('router.json'), 'utf8')).toContain(serverKey);
+    // What is there is never overwritten, and what fails leaves nothing behind.
+    expect(make('router')).toMatchObject({ status: 2, stderr: expect.stringContaining('EEXIST') as string });
+    expect(make('other', '--peers', at('peers.json'))).toMatchObject({ status: 2 });
+    const twice = call('keys', 'watcher', '--out', at('w2.json'), '--peers', at('peers.json'), '--role', 'client');
+    expect(twice.stderr).toContain('peers: expected a list without this name, got "watcher"');
+    expect(readdirSync(folder).sort()).toEqual(
+      ['peers.json', 'prefill-0.json', 'router.json', 'stranger.json', 'watcher.json'].sort(),
+    );
+
+    const files = ['--key-file', at('router.json'), '--peers', at('peers.json')];
+    const { first } = await run('--address', 'tcp://127.0.0.1:0', ...files);
+    const ask = (name: string, key = serverKey) =>
+      call(
+        'status',
+        first.address,
+        '--json',
+        '--timeout-ms',
+        '3000',
+        '--key-file',
+        at(`${name}.json`),
+        '--server-key',
+        key,
+      );
+    const answer = ask('watcher');
+    expect(answer.status).toBe(0);
+    expect(JSON.parse(answer.stdout)).toMatchObject({ engines: [], clients: 1 });
+    expect(ask('stranger').stderr).toContain('no answer');
+    expect(call('status', first.address, '--timeout-ms', '1000').status).toBe(1);
+    expect(call('status', first.address, '--key-file', at('watcher.json')).stderr).toContain(
+      'expected both or neither',
+    );
+    expect(call('coordinator', '--key-file', at('router.json')).stderr).toContain('expected both or neither');
+    expect(call('coordinator', '--key-file', at('peers.json'), '--peers', at('peers.json')).stderr).toContain(
+      'key-file.name: expected',
+    );
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 it.each([

@@ -11,6 +11,8 @@ import type { ToClient, ToCoordinator } from '../protocol/messages.js';
 import { decodeValue, encodeValue } from '../protocol/wire-bytes.js';
 import type { Opaque, WireMap } from '../protocol/wire-value.js';
 import { parseEndpoint } from '../zeromq/address.js';
+import type { CurvePeer } from '../zeromq/curve-peers.js';
+import { curveIdentity } from '../zeromq/socket-identity.js';
 import { watchDisconnects } from '../zeromq/disconnects.js';
 import { loadZeromq } from '../zeromq/load-zeromq.js';
 import { ClientRequest } from './client-request.js';
@@ -21,6 +23,8 @@ export interface CoordinatorClientOptions {
   readonly address: string;
   /** The coordinator's. Default `multi-frame`. */
   readonly profile?: WireProfile;
+  /** Keys and name, for a coordinator that uses CURVE. One name may have several clients at once. */
+  readonly curve?: CurvePeer;
   /** How long the first answer may take, in milliseconds. Default 5,000. */
   readonly connectMs?: number;
 }
@@ -52,19 +56,24 @@ export class CoordinatorClient {
   /** By owner: who waits for its attestation to be taken. */
   private readonly attested = new Map<string, () => void>();
   private isClosed = false;
+  private refusedKey = false;
   private instanceName: string | null = null;
 
   /**
    * Connects and waits until the coordinator has answered.
    *
-   * @throws `OPTION_INVALID`; `PEER_UNREACHABLE` when nobody answers in time; `ZEROMQ_UNAVAILABLE`
+   * @throws `OPTION_INVALID`, for keys that are none too; `PEER_UNREACHABLE` when nobody answers in time; `ZEROMQ_UNAVAILABLE`
    */
   static async connect(options: CoordinatorClientOptions): Promise<CoordinatorClient> {
     parseEndpoint(options.address, 'options.address');
     const connectMs = options.connectMs ?? 5_000;
     const { Dealer: DealerSocket } = loadZeromq();
-    const routingId = `client-${randomBytes(12).toString('hex')}`;
-    const socket = new DealerSocket({ routingId, linger: 0, sendHighWaterMark: 0, receiveHighWaterMark: 1_000 });
+    const { curve } = options;
+    const identity =
+      curve === undefined
+        ? { routingId: `client-${randomBytes(12).toString('hex')}` }
+        : curveIdentity(curve, 'options.curve');
+    const socket = new DealerSocket({ ...identity, linger: 0, sendHighWaterMark: 0, receiveHighWaterMark: 1_000 });
     const client = new CoordinatorClient(socket, options.profile ?? 'multi-frame');
     let timer: NodeJS.Timeout | undefined;
     const answered = await new Promise<boolean>((resolve) => {
@@ -76,16 +85,19 @@ export class CoordinatorClient {
     clearTimeout(timer);
     if (answered) return client;
     client.close();
-    throw new HandoffError('PEER_UNREACHABLE', `no coordinator answered at ${options.address} within ${connectMs} ms`, {
-      details: { address: options.address },
-    });
+    const why = client.refusedKey ? '; this key was refused' : '';
+    const message = `no coordinator answered at ${options.address} within ${connectMs} ms${why}`;
+    throw new HandoffError('PEER_UNREACHABLE', message, { details: { address: options.address } });
   }
 
   private constructor(
     private readonly socket: Dealer,
     private readonly profile: WireProfile,
   ) {
-    void watchDisconnects(socket.events, () => this.lose());
+    const refused = (): void => {
+      this.refusedKey = true;
+    };
+    void watchDisconnects(socket.events, () => this.lose(), refused);
     void this.serve();
   }
 

@@ -195,6 +195,14 @@ const families: Readonly<Record<string, Family<Observed>>> = {
   messages_ignored_total: counters('Messages that had no say: late, twice, from the wrong peer', ({ core }) =>
     counted(core, 'ignored'),
   ),
+  messages_refused_total: counters(
+    'Messages under an unproven name, or of a kind that is not for the role (CURVE)',
+    ({ wire }) => wire.refusedMessages,
+  ),
+  connections_refused_total: counters(
+    'Connections with a key that is not on the list (CURVE)',
+    ({ wire }) => wire.refusedKeys,
+  ),
   messages_undelivered_total: counters('Messages whose peer was gone', ({ wire }) => wire.undelivered),
   received_bytes_total: counters('Bytes of messages from peers', ({ wire }) => wire.receivedBytes),
   sent_bytes_total: counters('Bytes of messages to peers', ({ wire }) => wire.sentBytes),

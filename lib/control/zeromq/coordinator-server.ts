@@ -12,7 +12,10 @@ import { decodeMessage, encodeMessage, placeOf, type Frames, type WireProfile } 
 import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
 import { checkReach, parseEndpoint } from './address.js';
 import { shellStatus, shown } from './shell-status.js';
-import { bindRouter, openRouter } from './router-socket.js';
+import type { CurveGate } from './curve-gate.js';
+import type { CurveServer } from './curve-peers.js';
+import { PeerRoutes, type Refusal } from './peer-routes.js';
+import { bindRouter, openRouter, type OpenedRouter } from './router-socket.js';
 import { watchDisconnects } from './disconnects.js';
 import { EngineWatch } from './engine-watch.js';
 import { defaultOutboxLimits, Outboxes, type OutboxLimits } from './outboxes.js';
@@ -31,6 +34,8 @@ export interface CoordinatorServerOptions {
   readonly address?: string;
   /** Default `multi-frame`. */
   readonly profile?: WireProfile;
+  /** Encrypted, for the keys of an allow-list only, each under its own name. Absent: plain, and whoever connects is believed. */
+  readonly curve?: CurveServer;
   /** Plain TCP beyond this machine. */
   readonly insecure?: boolean;
   /** When the port is taken, take a free one instead (spec 1.2). Default true. */
@@ -50,6 +55,10 @@ export interface WireCounters {
   readonly receivedBytes: number;
   readonly sentBytes: number;
   readonly undelivered: number;
+  /** Messages under a name that their connection does not prove, or of a kind that is not for the peer's role. */
+  readonly refusedMessages: number;
+  /** Connections with a key that is not on the list. */
+  readonly refusedKeys: number;
   /** Requests of clients that read too slowly. */
   readonly overflowed: number;
   /** In outboxes, for peers that do not read. */
@@ -72,6 +81,8 @@ export class CoordinatorServer {
   /** Settles when the loop has ended; rejects only for a fault of the process itself. */
   readonly ended: Promise<void>;
 
+  private readonly router: Router;
+  private readonly gate: CurveGate | null;
   private readonly core: CoordinatorCore;
   private readonly profile: WireProfile;
   private readonly clock: Clock;
@@ -86,13 +97,16 @@ export class CoordinatorServer {
   private isDraining = false;
   private isClosed = false;
   private stopReason: string | null = null;
-  private received = 0;
-  private malformed = 0;
-  private sent = 0;
-  private receivedBytes = 0;
-  private sentBytes = 0;
-  private undeliveredCount = 0;
-  private overflowed = 0;
+  private readonly counts = {
+    received: 0,
+    malformed: 0,
+    sent: 0,
+    receivedBytes: 0,
+    sentBytes: 0,
+    undelivered: 0,
+    overflowed: 0,
+    refusedMessages: 0,
+  };
 
   /**
    * Binds and begins to serve.
@@ -102,25 +116,32 @@ export class CoordinatorServer {
   static async start(options: CoordinatorServerOptions): Promise<CoordinatorServer> {
     const address = options.address ?? 'tcp://127.0.0.1:0';
     const endpoint = parseEndpoint(address, 'options.address');
-    checkReach(endpoint, false, options.insecure ?? false, 'options.address');
+    if (options.curve !== undefined && endpoint.scheme === 'inproc')
+      throw argumentError('options.curve', 'no CURVE keys with an inproc address', address, 'OPTION_INVALID');
+    checkReach(endpoint, options.curve !== undefined, options.insecure ?? false, 'options.address');
     const heartbeat = options.heartbeatMs ?? 2_000;
     if (!Number.isInteger(heartbeat) || heartbeat < 100 || heartbeat > 3_600_000)
       throw argumentError('options.heartbeatMs', 'an integer in [100, 3600000]', heartbeat, 'OPTION_INVALID');
-    const router = openRouter(heartbeat);
+    const routes = new PeerRoutes(options.curve);
+    const opened = await openRouter(heartbeat, options.curve);
     try {
-      const fellBack = await bindRouter(router, endpoint, address, options.fallsBack ?? true);
-      return new CoordinatorServer(router, fellBack, options);
+      const fellBack = await bindRouter(opened.router, endpoint, address, options.fallsBack ?? true);
+      return new CoordinatorServer(opened, routes, fellBack, options);
     } catch (error) {
-      router.close();
+      opened.router.close();
+      opened.gate?.close();
       throw error;
     }
   }
 
   private constructor(
-    private readonly router: Router,
+    { router, gate }: OpenedRouter,
+    private readonly routes: PeerRoutes,
     fellBack: boolean,
     options: CoordinatorServerOptions,
   ) {
+    this.router = router;
+    this.gate = gate;
     this.core = options.core;
     this.profile = options.profile ?? 'multi-frame';
     this.clock = options.clock ?? systemClock;
@@ -128,7 +149,8 @@ export class CoordinatorServer {
     this.outboxes = new Outboxes(options.outboxLimits ?? defaultOutboxLimits);
     this.address = router.lastEndpoint ?? '';
     this.fellBack = fellBack;
-    void watchDisconnects(router.events, () => this.probeSoon());
+    // Not before the socket has told its end: a context that is shut down earlier leaves the observer behind.
+    void watchDisconnects(router.events, () => this.probeSoon()).then(() => gate?.close());
     this.timers.push(setInterval(() => this.perform(this.core.tick(this.clock.now())), tickMs));
     this.ended = this.serve();
     // Who awaits it sees a failure; who does not is told by the log.
@@ -136,16 +158,7 @@ export class CoordinatorServer {
   }
 
   get wire(): WireCounters {
-    return {
-      received: this.received,
-      malformed: this.malformed,
-      sent: this.sent,
-      receivedBytes: this.receivedBytes,
-      sentBytes: this.sentBytes,
-      undelivered: this.undeliveredCount,
-      overflowed: this.overflowed,
-      waitingBytes: this.outboxes.bytes,
-    };
+    return { ...this.counts, refusedKeys: this.gate?.refused ?? 0, waitingBytes: this.outboxes.bytes };
   }
 
   /** Whether it refuses new requests. */
@@ -212,19 +225,23 @@ export class CoordinatorServer {
   }
 
   private take([identity, ...frames]: Buffer[]): void {
-    this.received++;
-    for (const frame of frames) this.receivedBytes += frame.length;
+    this.counts.received++;
+    for (const frame of frames) this.counts.receivedBytes += frame.length;
     if (identity === undefined || frames.length > framesMax) return;
-    const peer = identity.toString('latin1');
+    const routingId = identity.toString('latin1');
     let message: ToCoordinator;
     try {
       message = decodeMessage(this.profile, 'coordinator', frames);
     } catch (error) {
       if (!isHandoffError(error)) throw error;
-      this.malformed++;
-      this.log('warn', 'message dropped', { peer: shown(peer), reason: error.message });
+      this.counts.malformed++;
+      this.log('warn', 'message dropped', { peer: shown(this.routes.shownName(routingId)), reason: error.message });
       return;
     }
+    const accepted = this.routes.accept(routingId, message);
+    if ('reason' in accepted) return this.refuse(routingId, message, accepted);
+    const { peer, replaced } = accepted;
+    if (replaced !== null) this.rejectRegistration(replaced, 'another connection has registered under this name');
     const now = this.clock.now();
     this.engines.heard(peer, message, now);
     if (this.isDraining && (message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV')) {
@@ -234,6 +251,19 @@ export class CoordinatorServer {
       return;
     }
     this.perform(this.core.receive(now, peer, message));
+  }
+
+  /** Nothing of it reaches the core. An engine that registers is told, since it would wait. */
+  private refuse(routingId: string, { header }: ToCoordinator, { name, reason }: Refusal): void {
+    this.counts.refusedMessages++;
+    this.log('warn', 'message refused', { peer: shown(name), header, reason });
+    if (header === 'REGISTER' || header === 'REGISTER_ROLE') this.rejectRegistration(routingId, reason);
+  }
+
+  private rejectRegistration(routingId: string, reason: string): void {
+    const frames = encodeMessage(this.profile, 'engine', { header: 'REGISTRATION_ERROR', reason });
+    // Whoever does not read it is not waited for.
+    void this.putTo(routingId, frames);
   }
 
   private perform(effects: readonly Effect[]): void {
@@ -275,10 +305,15 @@ export class CoordinatorServer {
   }
 
   private async put(peer: PeerId, frames: Frames): Promise<'sent' | 'full' | 'gone'> {
+    const routingId = this.routes.routeOf(peer);
+    return routingId === null ? 'gone' : this.putTo(routingId, frames);
+  }
+
+  private async putTo(routingId: string, frames: Frames): Promise<'sent' | 'full' | 'gone'> {
     try {
-      await this.router.send([Buffer.from(peer, 'latin1'), ...(frames as Uint8Array[])]);
-      this.sent++;
-      for (const frame of frames) this.sentBytes += frame.length;
+      await this.router.send([Buffer.from(routingId, 'latin1'), ...(frames as Uint8Array[])]);
+      this.counts.sent++;
+      for (const frame of frames) this.counts.sentBytes += frame.length;
       return 'sent';
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
@@ -302,7 +337,7 @@ export class CoordinatorServer {
 
   /** A client that does not read loses its replies: each request is aborted, and the client told in a few bytes. */
   private endSlowRequests(peer: PeerId, requestIds: readonly number[]): void {
-    this.overflowed += requestIds.length;
+    this.counts.overflowed += requestIds.length;
     this.log('warn', 'client reads too slowly', { peer: shown(peer), requests: requestIds.length });
     const reason = 'the client reads its replies too slowly, they were dropped';
     for (const requestId of requestIds) {
@@ -328,7 +363,7 @@ export class CoordinatorServer {
   }
 
   private wasUndelivered(peer: PeerId, message: ToEngine | ToClient): void {
-    this.undeliveredCount++;
+    this.counts.undelivered++;
     this.perform(this.core.undelivered(this.clock.now(), peer, message));
   }
 

@@ -8,6 +8,8 @@ import type { Dealer } from 'zeromq';
 import { HandoffError, isHandoffError } from '../../errors.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { RegisterRole, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import type { CurvePeer } from './curve-peers.js';
+import { curveIdentity, type SocketIdentity } from './socket-identity.js';
 import { watchDisconnects } from './disconnects.js';
 import { loadZeromq } from './load-zeromq.js';
 
@@ -15,6 +17,8 @@ import { loadZeromq } from './load-zeromq.js';
 export interface EngineConnectionOptions {
   readonly address: string;
   readonly profile: WireProfile;
+  /** Absent: plain. Its name then stands for the instance. */
+  readonly curve: CurvePeer | undefined;
   /** The instance's name; its connection has the same identity after a restart. */
   readonly instance: string;
   /** Said first on every connection, made anew for each. */
@@ -31,6 +35,7 @@ const inboxMax = 4_096;
 const againMs = 50;
 
 export class EngineConnection {
+  private readonly identity: SocketIdentity;
   private socket: Dealer | null = null;
   private inbox: ToEngine[] = [];
   private hasRoom: (() => void) | null = null;
@@ -38,10 +43,16 @@ export class EngineConnection {
   private sending: Promise<void> = Promise.resolve();
   private timer: NodeJS.Timeout | null = null;
   private isClosed = false;
+  private refusedKey = false;
   private malformedCount = 0;
   private settle: { resolve: () => void; reject: (error: HandoffError) => void } | null = null;
 
-  constructor(private readonly options: EngineConnectionOptions) {}
+  /** @throws `OPTION_INVALID` for keys that are none */
+  constructor(private readonly options: EngineConnectionOptions) {
+    const { instance, curve } = options;
+    const name = createHash('sha256').update(instance).digest('hex').slice(0, 40);
+    this.identity = curve === undefined ? { routingId: `engine-${name}` } : curveIdentity(curve, 'options.curve');
+  }
 
   get isRegistered(): boolean {
     return this.acknowledged;
@@ -59,7 +70,8 @@ export class EngineConnection {
     });
     const { address } = this.options;
     const timer = setTimeout(() => {
-      const message = `no coordinator accepted this engine at ${address} within ${connectMs} ms`;
+      const why = this.refusedKey ? '; its key was refused' : '';
+      const message = `no coordinator accepted this engine at ${address} within ${connectMs} ms${why}`;
       this.settle?.reject(new HandoffError('PEER_UNREACHABLE', message, { details: { address } }));
     }, connectMs);
     try {
@@ -105,9 +117,8 @@ export class EngineConnection {
 
   private connect(): void {
     const { Dealer: DealerSocket } = loadZeromq();
-    const name = createHash('sha256').update(this.options.instance).digest('hex').slice(0, 40);
     const socket = new DealerSocket({
-      routingId: `engine-${name}`,
+      ...this.identity,
       linger: 1_000,
       sendHighWaterMark: 0,
       receiveHighWaterMark: 1_000,
@@ -115,7 +126,10 @@ export class EngineConnection {
       tcpKeepalive: 1,
     });
     this.socket = socket;
-    void watchDisconnects(socket.events, () => this.lose(socket));
+    const refused = (): void => {
+      this.refusedKey = true;
+    };
+    void watchDisconnects(socket.events, () => this.lose(socket), refused);
     void this.serve(socket);
     socket.connect(this.options.address);
     this.say(this.options.register());

@@ -1,18 +1,41 @@
 /** The coordinator's ROUTER socket: its options, and how it gets an address. Sends and receives nothing. */
-import type { Router } from 'zeromq';
+import type { Router, SocketOptions } from 'zeromq';
 import { HandoffError } from '../../errors.js';
 import type { Endpoint } from './address.js';
+import { CurveGate, curveDomain } from './curve-gate.js';
+import type { CurveServer } from './curve-peers.js';
 import { loadZeromq } from './load-zeromq.js';
 
 /** Messages of one peer inside ZeroMQ; what comes on top waits in an outbox. */
 const highWaterMark = 256;
 const messageBytesMax = 64 * 2 ** 20;
 
+/** A socket, and who guards it under CURVE. */
+export interface OpenedRouter {
+  readonly router: Router;
+  readonly gate: CurveGate | null;
+}
+
 /** @throws `ZEROMQ_UNAVAILABLE` */
-export function openRouter(heartbeatMs: number): Router {
+export async function openRouter(heartbeatMs: number, curve: CurveServer | undefined): Promise<OpenedRouter> {
+  if (curve === undefined) return { router: plainRouter(heartbeatMs, {}), gate: null };
+  // A context of its own: its authentication is asked about this coordinator's connections only.
+  const context = new (loadZeromq().Context)();
+  const gate = await CurveGate.open(context, curve.peers);
+  const security = {
+    curveServer: true,
+    curveSecretKey: curve.secretKey,
+    zapDomain: curveDomain,
+    zapEnforceDomain: true,
+  };
+  return { router: plainRouter(heartbeatMs, { context, ...security }), gate };
+}
+
+function plainRouter(heartbeatMs: number, security: SocketOptions<Router>): Router {
   const { Router: RouterSocket } = loadZeromq();
   const seconds = Math.max(1, Math.round(heartbeatMs / 1_000));
   return new RouterSocket({
+    ...security,
     mandatory: true,
     handover: true,
     // A send that would wait is refused at once: one slow peer never holds up the others.

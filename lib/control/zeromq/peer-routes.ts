@@ -1,0 +1,76 @@
+/**
+ * Between routing ids, which sockets see, and peers, which the core sees. Without CURVE the two are one. With it a peer is
+ * who its routing id proves to be: a client's every connection is a peer of its own, an engine is its name, and the
+ * connection that registered last is the one that speaks for it. What has no say is refused here.
+ */
+import type { PeerId } from '../coordinator/interface.js';
+import type { ToCoordinator } from '../protocol/messages.js';
+import { mayReach, type CurveServer } from './curve-peers.js';
+import { claimedName, NameProofs, type ProvenName } from './proven-name.js';
+
+/** Why a message goes no further. */
+export interface Refusal {
+  readonly name: string;
+  readonly reason: string;
+}
+
+/** Proven ids that are remembered; others are proven anew at each message. */
+const rememberedMax = 65_536;
+
+export class PeerRoutes {
+  private readonly proofs: NameProofs | null;
+  private readonly proven = new Map<string, ProvenName>();
+  /** Engines only: which connection speaks for a name. */
+  private readonly speaks = new Map<string, string>();
+
+  /** @throws `OPTION_INVALID` */
+  constructor(curve: CurveServer | undefined) {
+    this.proofs = curve === undefined ? null : new NameProofs(curve);
+  }
+
+  /** A name for the log, of a message that cannot be read. */
+  shownName(routingId: string): string {
+    return this.proofs === null ? routingId : claimedName(routingId);
+  }
+
+  /**
+   * Who says this.
+   *
+   * @returns the peer; or why nobody of that routing id can say it; `replaced` when it takes over from another connection
+   */
+  accept(
+    routingId: string,
+    { header }: ToCoordinator,
+  ): { readonly peer: PeerId; readonly replaced: string | null } | Refusal {
+    if (this.proofs === null) return { peer: routingId, replaced: null };
+    const proven = this.prove(routingId);
+    if (proven === null)
+      return { name: claimedName(routingId), reason: 'the name is not proven by the key that it belongs to' };
+    const { name, role, nonce } = proven;
+    if (!mayReach(role, header)) return { name, reason: `${header} is not for a peer of the role ${role}` };
+    if (role !== 'engine') return { peer: `${name}.${nonce}`, replaced: null };
+    const current = this.speaks.get(name) ?? null;
+    if (current === routingId) return { peer: name, replaced: null };
+    if (header !== 'REGISTER' && header !== 'REGISTER_ROLE')
+      return { name, reason: 'another connection has registered under this name, or none has' };
+    this.speaks.set(name, routingId);
+    return { peer: name, replaced: current };
+  }
+
+  /** Where to send what is for a peer; null when no connection speaks for it. */
+  routeOf(peer: PeerId): string | null {
+    if (this.proofs === null) return peer;
+    const [name = '', nonce] = peer.split('.', 2);
+    return nonce === undefined ? (this.speaks.get(name) ?? null) : this.proofs.routingId(name, nonce);
+  }
+
+  private prove(routingId: string): ProvenName | null {
+    const known = this.proven.get(routingId);
+    if (known !== undefined) return known;
+    const proven = this.proofs!.check(routingId);
+    if (proven === null) return null;
+    if (this.proven.size >= rememberedMax) this.proven.clear();
+    this.proven.set(routingId, proven);
+    return proven;
+  }
+}

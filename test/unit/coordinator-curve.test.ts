@@ -1,0 +1,262 @@
+/** A coordinator that encrypts: who may connect, under which name, and what nobody can take from whom. Real sockets. */
+import { Dealer } from 'zeromq';
+import { CoordinatorClient } from '../../lib/control/client/coordinator-client.js';
+import { decodeMessage, encodeMessage } from '../../lib/control/protocol/codec.js';
+import type { ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
+import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+import { CoordinatorServer } from '../../lib/control/zeromq/coordinator-server.js';
+import { makeKeyPair } from '../../lib/control/zeromq/curve-key.js';
+import type { CurvePeer } from '../../lib/control/zeromq/curve-peers.js';
+import { EngineConnection } from '../../lib/control/zeromq/engine-connection.js';
+import { curveIdentity, type SocketIdentity } from '../../lib/control/zeromq/socket-identity.js';
+import { submitMessage } from '../support/coordinator-desk.js';
+import { RelayCore } from '../support/relay-core.js';
+import { until } from '../support/waiting.js';
+
+const server = makeKeyPair();
+const held = { alice: makeKeyPair(), mallory: makeKeyPair(), client: makeKeyPair(), watcher: makeKeyPair() };
+const peers = {
+  alice: { role: 'engine', key: held.alice.publicKey },
+  mallory: { role: 'engine', key: held.mallory.publicKey },
+  client: { role: 'client', key: held.client.publicKey },
+  watcher: { role: 'observer', key: held.watcher.publicKey },
+} as const;
+const peerOf = (name: keyof typeof held): CurvePeer => ({
+  name,
+  secretKey: held[name].secretKey,
+  serverKey: server.publicKey,
+});
+
+const ends: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const end of ends.splice(0).reverse()) await end();
+});
+
+interface Scene {
+  readonly server: CoordinatorServer;
+  readonly core: RelayCore;
+  readonly log: string[];
+}
+
+async function open(): Promise<Scene> {
+  const core = new RelayCore();
+  const log: string[] = [];
+  const started = await CoordinatorServer.start({
+    core,
+    curve: { secretKey: server.secretKey, peers },
+    log: (level, event, fields) => log.push(JSON.stringify({ level, event, ...fields })),
+  });
+  ends.push(() => started.close());
+  return { server: started, core, log };
+}
+
+class Peer {
+  readonly socket: Dealer;
+
+  constructor(scene: Scene, identity: Partial<SocketIdentity>) {
+    this.socket = new Dealer({ linger: 0, ...identity });
+    this.socket.connect(scene.server.address);
+    ends.push(() => this.socket.close());
+  }
+
+  async say(message: ToCoordinator): Promise<void> {
+    await this.socket.send(encodeMessage('multi-frame', 'coordinator', message) as Uint8Array[]);
+  }
+
+  /** The next message that is no probe. */
+  async hears(): Promise<ToEngine> {
+    for (;;) {
+      const message = decodeMessage('multi-frame', 'engine', await this.socket.receive());
+      if (message.header !== 'RELEASE_KV' || message.requestId !== Number.MAX_SAFE_INTEGER) return message;
+    }
+  }
+}
+
+const register: ToCoordinator = {
+  header: 'REGISTER_ROLE',
+  role: 'decode',
+  transport: 'host',
+  instanceMeta: [],
+  extension: null,
+};
+
+async function aliceAt(scene: Scene): Promise<Peer> {
+  const alice = new Peer(scene, curveIdentity(peerOf('alice'), 'alice'));
+  await alice.say(register);
+  expect(await alice.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  return alice;
+}
+
+/** A request of the client goes to the engine, and its reply comes back. */
+async function works(scene: Scene, engine: Peer): Promise<void> {
+  const curve = peerOf('client');
+  const client = await CoordinatorClient.connect({ address: scene.server.address, curve, connectMs: 30_000 });
+  ends.push(() => client.close());
+  const request = client.addRequest([1, 2], wireMap({}));
+  const submitted = await engine.hears();
+  if (submitted.header !== 'SUBMIT_REQUEST') throw new Error(submitted.header);
+  const body = encodeValue(wireMap({ request_id: 0, text: 'yes' }));
+  await engine.say({
+    header: 'ENGINE_REPLY',
+    replies: [{ requestId: submitted.requestId, needsDetokenize: false, body }],
+  });
+  const events = [];
+  for await (const event of request) events.push(event.body.get('text'));
+  expect(events).toEqual(['yes']);
+}
+
+test('the right keys carry a request there and back, and the core sees names', async () => {
+  const scene = await open();
+  await works(scene, await aliceAt(scene));
+  const names = scene.core.heard.map(({ peer }) => peer.split('.')[0]);
+  expect(new Set(names)).toEqual(new Set(['alice', 'client']));
+  expect(scene.core.engine).toBe('alice');
+  expect(scene.server.wire).toMatchObject({ refusedMessages: 0, refusedKeys: 0, malformed: 0 });
+});
+
+test('a key that is not on the list is refused, and so is no key at all', async () => {
+  const scene = await open();
+  const alice = await aliceAt(scene);
+  const stranger: CurvePeer = { name: 'alice', secretKey: makeKeyPair().secretKey, serverKey: server.publicKey };
+  await new Peer(scene, curveIdentity(stranger, 'stranger')).say(register);
+  await new Peer(scene, { routingId: 'alice' }).say(register);
+  await until('the key is refused', () => scene.server.wire.refusedKeys > 0);
+  const curve = { ...stranger, name: 'client' };
+  await expect(
+    CoordinatorClient.connect({ address: scene.server.address, curve, connectMs: 2_000 }),
+  ).rejects.toMatchObject({
+    code: 'PEER_UNREACHABLE',
+    message: expect.stringContaining('this key was refused') as string,
+  });
+  await works(scene, alice);
+  expect(scene.core.heard.filter(({ message }) => message.header === 'REGISTER_ROLE')).toHaveLength(1);
+});
+
+test('who does not know the coordinator by its key does not reach it', async () => {
+  const scene = await open();
+  const curve = { ...peerOf('client'), serverKey: makeKeyPair().publicKey };
+  await expect(
+    CoordinatorClient.connect({ address: scene.server.address, curve, connectMs: 500 }),
+  ).rejects.toMatchObject({ code: 'PEER_UNREACHABLE' });
+  expect(scene.core.heard).toEqual([]);
+});
+
+test('a key on the list proves its own name only: the name of another is refused and displaces nobody', async () => {
+  const scene = await open();
+  const alice = await aliceAt(scene);
+  const own = curveIdentity(peerOf('mallory'), 'mallory');
+  const [, nonce, proof] = own.routingId.split('.') as [string, string, string];
+  const forged = curveIdentity({ ...peerOf('mallory'), name: 'alice' }, 'mallory').routingId;
+  for (const routingId of ['alice', forged, `alice.${nonce}.${proof}`, `alice.${nonce}`]) {
+    const peer = new Peer(scene, { ...own, routingId });
+    await peer.say(register);
+    expect(await peer.hears()).toEqual({
+      header: 'REGISTRATION_ERROR',
+      reason: 'the name is not proven by the key that it belongs to',
+    });
+    await peer.say({ header: 'DISCONNECT' });
+  }
+  await until('all are refused', () => scene.server.wire.refusedMessages === 8);
+  expect(scene.core.engine).toBe('alice');
+  await works(scene, alice);
+});
+
+test('a role is no other: a client does not register, an engine does not submit, an observer only looks', async () => {
+  const scene = await open();
+  const alice = await aliceAt(scene);
+  const client = new Peer(scene, curveIdentity(peerOf('client'), 'client'));
+  await client.say(register);
+  expect(await client.hears()).toMatchObject({ reason: 'REGISTER_ROLE is not for a peer of the role client' });
+  await alice.say(submitMessage(1));
+  const watcher = new Peer(scene, curveIdentity(peerOf('watcher'), 'watcher'));
+  await watcher.say({ header: 'SHUTDOWN' });
+  await watcher.say(submitMessage(2));
+  await watcher.say({ header: 'STATUS' });
+  const answer = decodeMessage('multi-frame', 'client', await watcher.socket.receive());
+  expect(answer.header).toBe('STATUS_REPLY');
+  await until('all are refused', () => scene.server.wire.refusedMessages === 4);
+  expect(scene.core.heard.map(({ message }) => message.header)).toEqual(['REGISTER_ROLE', 'STATUS']);
+});
+
+test('an engine that comes back speaks for its name; the connection before it is told and has no say', async () => {
+  const scene = await open();
+  const before = await aliceAt(scene);
+  const again = await aliceAt(scene);
+  expect(await before.hears()).toEqual({
+    header: 'REGISTRATION_ERROR',
+    reason: 'another connection has registered under this name',
+  });
+  await before.say({ header: 'DISCONNECT' });
+  await until('it is refused', () => scene.server.wire.refusedMessages === 1);
+  await works(scene, again);
+});
+
+test('an engine that is gone is found by its name', async () => {
+  const scene = await open();
+  const alice = await aliceAt(scene);
+  alice.socket.close();
+  await until('the loss is noticed', () => scene.core.lost.length > 0);
+  expect(scene.core.lost).toEqual(['alice']);
+  await works(scene, await aliceAt(scene));
+});
+
+test('an engine’s connection takes keys, and is told when they are not its own', async () => {
+  const scene = await open();
+  const connection = (curve: CurvePeer) => {
+    const made = new EngineConnection({
+      address: scene.server.address,
+      profile: 'multi-frame',
+      curve,
+      instance: 'some engine',
+      register: () => register as never,
+      onMessage: () => undefined,
+      onRejected: () => undefined,
+      onLost: () => undefined,
+    });
+    ends.push(() => made.close());
+    return made;
+  };
+  await connection(peerOf('alice')).open(30_000);
+  expect(scene.core.engine).toBe('alice');
+  await expect(connection({ ...peerOf('mallory'), name: 'alice' }).open(30_000)).rejects.toMatchObject({
+    code: 'INCOMPATIBLE',
+    message: 'the coordinator refused this engine: the name is not proven by the key that it belongs to',
+  });
+  const unknown = { ...peerOf('alice'), secretKey: makeKeyPair().secretKey };
+  await expect(connection(unknown).open(2_000)).rejects.toMatchObject({
+    code: 'PEER_UNREACHABLE',
+    message: expect.stringContaining('its key was refused') as string,
+  });
+  expect(() => connection({ ...peerOf('alice'), secretKey: 'no' })).toThrow(
+    'options.curve.secretKey: expected a CURVE key',
+  );
+  expect(scene.core.engine).toBe('alice');
+});
+
+test('nothing that proves a name comes into the log', async () => {
+  const scene = await open();
+  const identity = curveIdentity(peerOf('alice'), 'alice');
+  const alice = new Peer(scene, identity);
+  await alice.socket.send([Buffer.from('garbage')]);
+  await alice.say(submitMessage(1));
+  await alice.say(register);
+  await alice.hears();
+  alice.socket.close();
+  await until('the loss is noticed', () => scene.core.lost.length > 0);
+  expect(scene.log.length).toBeGreaterThanOrEqual(3);
+  expect(scene.log[0]).toContain('"peer":"alice"');
+  const [, nonce, proof] = identity.routingId.split('.') as [string, string, string];
+  expect(scene.log.filter((line) => line.includes(nonce) || line.includes(proof))).toEqual([]);
+});
+
+test('needs no loopback address, and is refused where nothing is encrypted', async () => {
+  const curve = { secretKey: server.secretKey, peers };
+  const wide = await CoordinatorServer.start({ core: new RelayCore(), address: 'tcp://0.0.0.0:0', curve });
+  await wide.close();
+  await expect(CoordinatorServer.start({ core: new RelayCore(), address: 'inproc://here', curve })).rejects.toThrow(
+    'options.curve: expected no CURVE keys with an inproc address',
+  );
+  await expect(CoordinatorServer.start({ core: new RelayCore(), curve: { ...curve, secretKey: 'x' } })).rejects.toThrow(
+    'options.curve.secretKey: expected a CURVE key',
+  );
+});
