@@ -159,7 +159,17 @@ void CopyPlan::WriteImage(uint8_t* image) const {
   put(first_tiles_.data(), first_tiles_.size() * sizeof(uint32_t));
   auto* row = reinterpret_cast<DeviceRow*>(image);
   for (const Table& table : program_.tables) {
-    for (size_t i = 0; i < table.source.size(); ++i) *row++ = DeviceRow{table.SourceOffset(i), table.TargetOffset(i)};
+    const size_t count = table.source.size();
+    if (table.source_sub.empty() && table.target_sub.empty()) {
+      const int32_t* source = table.source.data();
+      const int32_t* target = table.target.data();
+      const int64_t source_block = table.source_block;
+      const int64_t target_block = table.target_block;
+      for (size_t i = 0; i < count; ++i) row[i] = DeviceRow{source[i] * source_block, target[i] * target_block};
+    } else {
+      for (size_t i = 0; i < count; ++i) row[i] = DeviceRow{table.SourceOffset(i), table.TargetOffset(i)};
+    }
+    row += count;
   }
 }
 

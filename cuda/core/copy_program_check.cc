@@ -1,6 +1,7 @@
 #include "copy_program_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <string>
@@ -92,25 +93,64 @@ class Checker {
     Rows rows{};
     RowRange& range = rows.range;
     range = RowRange{&table, rectangle.table_from, rectangle.table_count, INT32_MAX, 0, INT32_MAX, 0};
+    // Columns one after the other: these loops are what a large program's check costs.
+    const Extremes source = ExtremesOf(table.source, rectangle);
+    const Extremes target = ExtremesOf(table.target, rectangle);
+    const Extremes source_sub = ExtremesOf(table.source_sub, rectangle);
+    const Extremes target_sub = ExtremesOf(table.target_sub, rectangle);
+    if (source.least < 0 || target.least < 0 || source_sub.least < 0 || target_sub.least < 0) {
+      RefuseNegative(rectangle, table);
+    }
+    range.block_min = target.least;
+    range.block_max = target.most;
+    range.sub_min = target_sub.least;
+    range.sub_max = target_sub.most;
+    rows.source_reach =
+        RowReach(rectangle, table.source, source, table.source_block, table.source_sub, table.source_sub_stride);
+    rows.target_reach =
+        RowReach(rectangle, table.target, target, table.target_block, table.target_sub, table.target_sub_stride);
+    return rows;
+  }
+
+  struct Extremes {
+    int32_t least;
+    int32_t most;
+  };
+
+  // Of the rectangle's rows; all 0 for a column that is absent.
+  static Extremes ExtremesOf(const std::vector<int32_t>& column, const Rectangle& rectangle) {
+    if (column.empty()) return Extremes{0, 0};
+    const int32_t* from = column.data() + rectangle.table_from;
+    Extremes found{INT32_MAX, INT32_MIN};
+    for (int64_t i = 0; i < rectangle.table_count; ++i) {
+      found.least = std::min(found.least, from[i]);
+      found.most = std::max(found.most, from[i]);
+    }
+    return found;
+  }
+
+  // The largest offset that a row adds; no id is negative.
+  static Wide RowReach(const Rectangle& rectangle, const std::vector<int32_t>& blocks, const Extremes& extremes,
+                       int64_t block_stride, const std::vector<int32_t>& subs, int64_t sub_stride) {
+    if (subs.empty()) return Wide{extremes.most} * block_stride;
+    Wide reach = 0;
     for (int64_t row = rectangle.table_from; row < rectangle.table_from + rectangle.table_count; ++row) {
       const auto at = static_cast<size_t>(row);
-      const int32_t source_sub = table.source_sub.empty() ? 0 : table.source_sub[at];
-      const int32_t target_sub = table.target_sub.empty() ? 0 : table.target_sub[at];
-      if (table.source[at] < 0 || table.target[at] < 0 || source_sub < 0 || target_sub < 0) {
-        throw NativeError(ErrorCode::kPROGRAM_OUT_OF_RANGE, "tables[" + std::to_string(rectangle.table) +
-                                                                "]: expected ids of at least 0, got a negative " +
-                                                                "one in row " + std::to_string(row));
-      }
-      range.block_min = std::min<int64_t>(range.block_min, table.target[at]);
-      range.block_max = std::max<int64_t>(range.block_max, table.target[at]);
-      range.sub_min = std::min<int64_t>(range.sub_min, target_sub);
-      range.sub_max = std::max<int64_t>(range.sub_max, target_sub);
-      rows.source_reach = std::max(
-          rows.source_reach, Wide{table.source[at]} * table.source_block + Wide{source_sub} * table.source_sub_stride);
-      rows.target_reach = std::max(
-          rows.target_reach, Wide{table.target[at]} * table.target_block + Wide{target_sub} * table.target_sub_stride);
+      reach = std::max(reach, Wide{blocks[at]} * block_stride + Wide{subs[at]} * sub_stride);
     }
-    return rows;
+    return reach;
+  }
+
+  [[noreturn]] static void RefuseNegative(const Rectangle& rectangle, const Table& table) {
+    int64_t row = rectangle.table_from;
+    const auto has_negative = [&](size_t at) {
+      return table.source[at] < 0 || table.target[at] < 0 || (!table.source_sub.empty() && table.source_sub[at] < 0) ||
+             (!table.target_sub.empty() && table.target_sub[at] < 0);
+    };
+    while (!has_negative(static_cast<size_t>(row))) ++row;
+    throw NativeError(ErrorCode::kPROGRAM_OUT_OF_RANGE, "tables[" + std::to_string(rectangle.table) +
+                                                            "]: expected ids of at least 0, got a negative " +
+                                                            "one in row " + std::to_string(row));
   }
 
   // One past the last byte the rectangle touches in its region.
@@ -194,6 +234,7 @@ class Checker {
       return range.Digit(Column::kBlock, row) * subs + range.Digit(Column::kSub, row);
     };
     if (span <= range.count * kDenseRows) {  // a bit for each place is cheaper than sorting
+      if (CountPlaces(range, span, key_of) == range.count) return;
       std::vector<bool> seen(static_cast<size_t>(span));
       for (int64_t row = 0; row < range.count; ++row) {
         const int64_t key = key_of(row);
@@ -208,6 +249,24 @@ class Checker {
     std::sort(keys.begin(), keys.end());
     const auto twice = std::adjacent_find(keys.begin(), keys.end());
     if (twice != keys.end()) RefuseTwice(index, range, *twice / subs);
+  }
+
+  // How many different places the rows write to.
+  template <typename KeyOf>
+  static int64_t CountPlaces(const RowRange& range, int64_t span, const KeyOf& key_of) {
+    std::vector<uint64_t> places(static_cast<size_t>(span / 64 + 1));
+    const auto mark = [&places](auto key) {
+      places[static_cast<size_t>(key) / 64] |= uint64_t{1} << (static_cast<size_t>(key) % 64);
+    };
+    if (range.table->target_sub.empty()) {
+      const int32_t* target = range.table->target.data() + range.from;
+      for (int64_t row = 0; row < range.count; ++row) mark(target[row] - range.block_min);
+    } else {
+      for (int64_t row = 0; row < range.count; ++row) mark(key_of(row));
+    }
+    int64_t count = 0;
+    for (const uint64_t word : places) count += std::popcount(word);
+    return count;
   }
 
   [[noreturn]] void RefuseTwice(size_t index, const RowRange& range, int64_t digit) const {

@@ -29,6 +29,7 @@ GpuExecutor::Device::~Device() {
     if (lane.event != nullptr) driver.EventDestroy(lane.event);
     if (lane.stream != nullptr) driver.StreamDestroy(lane.stream);
   }
+  if (uploads != nullptr) driver.StreamDestroy(uploads);
   CudaContext popped;
   driver.ContextPop(&popped);
 }
@@ -146,8 +147,15 @@ void GpuExecutor::PrepareOne(GpuTransfer& transfer) {
   for (GpuTransfer::Part& part : transfer.parts_) {
     part.device->LoadKernels(kernels_);
     const CudaContextScope current(part.device->driver(), part.device->context());
-    part.memory = TakeMemory(DeviceOf(part.device), part.plan->image_bytes());
+    Device& device = DeviceOf(part.device);
+    part.memory = TakeMemory(device, part.plan->image_bytes());
     part.plan->WriteImage(static_cast<uint8_t*>(part.memory.host));
+    // Ahead of the launches, so that no lane stands still for it.
+    const CudaDriver& driver = part.device->driver();
+    driver.Check(
+        driver.CopyToDeviceAsync(part.memory.device, part.memory.host, part.plan->image_bytes(), device.uploads),
+        "uploading a plan");
+    driver.Check(driver.EventRecord(part.memory.uploaded, device.uploads), "recording a CUDA event");
   }
 }
 
@@ -163,22 +171,24 @@ GpuExecutor::Device& GpuExecutor::DeviceOf(const std::shared_ptr<CudaDevice>& de
     lane.stream = device->MakeStream();
     device->driver().Check(device->driver().EventCreate(&lane.event, kCudaEventDisableTiming), "making a CUDA event");
   }
+  added->uploads = device->MakeStream();
   const std::lock_guard lock(mutex_);
   return *devices_.emplace(device.get(), std::move(added)).first->second;
 }
 
 PlanMemory GpuExecutor::TakeMemory(Device& device, size_t bytes) {
+  const CudaDriver& driver = device.device->driver();
   {
     const std::lock_guard lock(mutex_);
     for (PlanMemory& memory : device.free) {
-      if (memory.bytes < bytes) continue;
+      // That of a transfer which was cancelled may still be read by its upload.
+      if (memory.bytes < bytes || driver.EventQuery(memory.uploaded) != kCudaSuccess) continue;
       std::swap(memory, device.free.back());
       const PlanMemory taken = device.free.back();
       device.free.pop_back();
       return taken;
     }
   }
-  const CudaDriver& driver = device.device->driver();
   PlanMemory memory;
   memory.bytes = std::bit_ceil(std::max(bytes, kPlanBytesLeast));
   driver.Check(driver.MemHostAlloc(&memory.host, memory.bytes, kCudaHostAllocPortable), "allocating pinned memory");
@@ -280,13 +290,7 @@ CudaResult GpuExecutor::LaunchNext(Device& device, Lane& lane, GpuTransfer::Part
   const CudaDriver& driver = device.device->driver();
   CudaResult result = driver.ContextPush(device.device->context());
   if (result != kCudaSuccess) return result;
-  if (!part.uploaded) {
-    part.uploaded = true;
-    result = driver.CopyToDeviceAsync(part.memory.device, part.memory.host, part.plan->image_bytes(), lane.stream);
-    if (result == kCudaSuccess) result = driver.EventRecord(part.memory.uploaded, lane.stream);
-  } else {
-    result = driver.StreamWaitEvent(lane.stream, part.memory.uploaded, 0);
-  }
+  result = driver.StreamWaitEvent(lane.stream, part.memory.uploaded, 0);
   const PlanChunk& chunk = part.plan->chunks()[part.next++];
   lane.bytes = chunk.bytes;
   if (result == kCudaSuccess) {

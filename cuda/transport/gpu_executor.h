@@ -1,5 +1,5 @@
-// The two native threads of a GPU transport. One prepares transfers (checks, mappings, plans); the other launches them,
-// one launch a chunk and two in flight on each device, and asks their events for the end.
+// The two native threads of a GPU transport. One prepares transfers (checks, mappings, plans, which it uploads); the
+// other launches them, one launch a chunk and two in flight on each device, and asks their events for the end.
 //
 // A cancelled transfer launches nothing more and ends with its last event. A device that fails is lost for good: its
 // transfers stay in doubt, and so does every later one.
@@ -54,6 +54,7 @@ class GpuExecutor {
   struct Device {
     std::shared_ptr<CudaDevice> device;
     Lane lanes[kLanes];
+    CudaStream uploads = nullptr;  // the preparing thread's
     std::vector<PlanMemory> free;  // under the lock
     std::string lost;              // why, once it is
     ~Device();

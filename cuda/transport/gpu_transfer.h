@@ -64,7 +64,6 @@ class GpuTransfer {
     CopyProgram program;  // the plan's
     std::optional<CopyPlan> plan;
     PlanMemory memory;
-    bool uploaded = false;
     size_t next = 0;  // chunk to launch
   };
 
