@@ -24,8 +24,10 @@ export interface SegmentTable {
   isAlive(column: number, stamp: number): boolean;
   /** How many stamps ago this one was the newest. */
   age(stamp: number): number;
-  /** Where probing for a hash begins, in [0, 1). */
-  place(low: number, high: number): number;
+  /** Living slots of a segment beyond which the oldest are dropped; infinite where it can be split. */
+  slotsMaxAt(depth: number): number;
+  /** 32 bits that say where a hash lies: the first ones in which segment, the next ones where in it. */
+  mix(low: number, high: number): number;
 }
 
 /** Stamps: 16 bits where they expire, 32 where they count recordings. */
@@ -37,7 +39,7 @@ export interface FoundHolders {
   readonly stamps: Uint32Array;
 }
 
-/** The entries whose hash falls into one range. */
+/** The entries whose mixed hash begins with the same bits. */
 export class AffinitySegment {
   /** Slots in use, dead ones too. */
   used = 0;
@@ -53,12 +55,12 @@ export class AffinitySegment {
   #usedMax = 0;
 
   /**
-   * @param slotsMax - living slots beyond which the oldest are dropped
+   * @param depth - how many bits of their mixed hash all entries share
    */
   constructor(
     private readonly table: SegmentTable,
     private readonly stampType: StampArrayType,
-    private readonly slotsMax: number,
+    readonly depth: number,
   ) {
     this.#stamps = new stampType(0);
   }
@@ -69,16 +71,16 @@ export class AffinitySegment {
   }
 
   /**
-   * Writes every living holder of a hash to `found`; `place` is the table's for it.
+   * Writes every living holder of a hash to `found`; `mixed` is the table's for it.
    *
    * @returns how many there are
    */
-  find(low: number, high: number, place: number, found: FoundHolders): number {
+  find(low: number, high: number, mixed: number, found: FoundHolders): number {
     const slots = this.#slots;
     if (slots === 0) return 0;
     const [keys, stamps, columns, ways] = [this.#keys, this.#stamps, this.#columns, this.#ways];
     let count = 0;
-    let slot = Math.floor(place * slots);
+    let slot = this.#slotOf(mixed, slots);
     for (;;) {
       const keyLow = keys[2 * slot]!;
       const keyHigh = keys[2 * slot + 1]!;
@@ -102,16 +104,24 @@ export class AffinitySegment {
     }
   }
 
-  /** Records that `column` holds a hash. @returns false when there was no place for it */
-  put(low: number, high: number, place: number, column: number, stamp: number): boolean {
-    if (column >= orderedHolders && this.#columns === null) this.rebuild(namedHolders);
-    else if (this.used >= this.#usedMax) this.rebuild();
-    return this.#put(low, high, place, column, stamp);
+  /** Whether it has to be rebuilt or split before anything more is recorded. */
+  get isFull(): boolean {
+    return this.used >= this.#usedMax;
   }
 
-  #put(low: number, high: number, place: number, column: number, stamp: number): boolean {
+  #slotOf(mixed: number, slots: number): number {
+    return Math.floor((((mixed << this.depth) >>> 0) / 2 ** 32) * slots);
+  }
+
+  /** Records that `column` holds a hash; it is not full. @returns false when there was no place for it */
+  put(low: number, high: number, mixed: number, column: number, stamp: number): boolean {
+    if (column >= orderedHolders && this.#columns === null) this.rebuild(namedHolders);
+    return this.#put(low, high, mixed, column, stamp);
+  }
+
+  #put(low: number, high: number, mixed: number, column: number, stamp: number): boolean {
     const [keys, stamps, columns, ways, slots] = [this.#keys, this.#stamps, this.#columns, this.#ways, this.#slots];
-    let slot = Math.floor(place * slots);
+    let slot = this.#slotOf(mixed, slots);
     let reusable = -1;
     for (let probe = 0; probe < probesMax; probe++) {
       const keyLow = keys[2 * slot]!;
@@ -164,15 +174,31 @@ export class AffinitySegment {
 
   /** Drops what is dead, and the oldest slots where too many live; afterwards there is room for at least one more. */
   rebuild(ways = this.#ways): void {
-    const [keys, stamps, columns, slots, waysBefore] = [
-      this.#keys,
-      this.#stamps,
-      this.#columns,
-      this.#slots,
-      this.#ways,
-    ];
     const { ages, extra } = this.#youngestHolders(ways);
-    const keeps = youngest(ages, this.slotsMax);
+    this.#refill(this, youngest(ages, this.table.slotsMaxAt(this.depth)), extra, ways);
+  }
+
+  /** Two segments with what lives in this one, by the next bit of its mixed hash. */
+  split(): [AffinitySegment, AffinitySegment] {
+    const { ages, extra } = this.#youngestHolders(this.#ways);
+    const halves = [0, 1].map((bit) => {
+      const half = new AffinitySegment(this.table, this.stampType, this.depth + 1);
+      const keeps = new Uint8Array(ages.length);
+      for (let slot = 0; slot < ages.length; slot++) {
+        if (ages[slot] === Infinity) continue;
+        const mixed = this.table.mix(this.#keys[2 * slot]!, this.#keys[2 * slot + 1]!);
+        keeps[slot] = ((mixed >>> (31 - this.depth)) & 1) === bit ? 1 : 0;
+      }
+      half.#refill(this, keeps, extra, this.#ways);
+      return half;
+    });
+    return halves as [AffinitySegment, AffinitySegment];
+  }
+
+  /** Takes over the slots of `source` that are kept, in arrays of its own. */
+  #refill(source: AffinitySegment, keeps: Uint8Array, extra: number, ways: number): void {
+    const [keys, stamps, columns, slots] = [source.#keys, source.#stamps, source.#columns, source.#slots];
+    const waysBefore = source.#ways;
     const kept = keeps.reduce((sum, keep) => sum + keep, 0);
     const size = Math.max(slotsMin, Math.ceil((kept + extra + 1) / fillAfterRebuild));
     this.#slots = size;
@@ -185,12 +211,12 @@ export class AffinitySegment {
     for (let slot = 0; slot < slots; slot++) {
       if (keeps[slot] === 0) continue;
       const [low, high] = [keys[2 * slot]!, keys[2 * slot + 1]!];
-      const place = this.table.place(low, high);
+      const mixed = this.table.mix(low, high);
       for (let way = 0, at = slot * waysBefore; way < waysBefore; way++, at++) {
         const stamp = stamps[at]!;
         if (stamp === 0) continue;
         const column = columns === null ? way : columns[at]!;
-        if (this.table.isAlive(column, stamp)) this.#put(low, high, place, column, stamp);
+        if (this.table.isAlive(column, stamp)) this.#put(low, high, mixed, column, stamp);
       }
     }
   }

@@ -32,15 +32,18 @@ export const affinityColumnsMax = 256;
 
 /** A segment is rebuilt in one go, and one request can make several of them due. */
 const blocksPerSegment = 1024;
-const segmentsMax = 16_384;
+const depthMaxMax = 14;
 /** Stamps within which all segments are swept, about: those of one time to live. */
 const stampsOfSweep = 4096;
 const blocksMaxMax = 2 ** 26;
 
 /** Prompt blocks and the engines that were assigned them. Hashes are those of spec 3; a hash of 0 names nothing. */
 export class AffinityTable implements SegmentTable {
-  readonly #segments: AffinitySegment[];
-  readonly #segmentBits: number;
+  /** By the first `#depth` bits of a mixed hash; a segment that was split less often stands here several times. */
+  #directory: AffinitySegment[];
+  #depth = 0;
+  readonly #depthMax: number;
+  readonly #slotsMax: number;
   readonly #stamps: AffinityStamps;
   /** For each column the smallest count that is its engine's own; what is below was an engine's before it. */
   readonly #since = new Float64Array(affinityColumnsMax);
@@ -62,11 +65,8 @@ export class AffinityTable implements SegmentTable {
       throw argumentError('affinity.blocksMax', `an integer in [1, ${blocksMaxMax}]`, blocksMax, 'OPTION_INVALID');
     this.#seed = seed;
     this.#expires = ttlMs !== null;
-    this.#segmentBits = Math.min(
-      Math.log2(segmentsMax),
-      Math.ceil(Math.log2(Math.max(1, blocksMax / blocksPerSegment))),
-    );
-    const count = 2 ** this.#segmentBits;
+    this.#depthMax = Math.min(depthMaxMax, Math.ceil(Math.log2(Math.max(1, blocksMax / blocksPerSegment))));
+    const count = 2 ** this.#depthMax;
     this.#sweptAtOnce = Math.ceil(count / stampsOfSweep);
     this.#stamps = new AffinityStamps({
       ttlMs,
@@ -74,18 +74,22 @@ export class AffinityTable implements SegmentTable {
       margin: Math.ceil(count / this.#sweptAtOnce) + 1,
     });
     const stampType = ttlMs === null ? Uint32Array : Uint16Array;
-    const slotsMax = Math.ceil(blocksMax / count);
-    this.#segments = Array.from({ length: count }, () => new AffinitySegment(this, stampType, slotsMax));
+    this.#slotsMax = Math.ceil(blocksMax / count);
+    this.#directory = [new AffinitySegment(this, stampType, 0)];
   }
 
   /** Blocks remembered, those of lost engines and expired ones that were not swept yet among them. */
   get size(): number {
-    return this.#segments.reduce((sum, { used }) => sum + used, 0);
+    let size = 0;
+    for (const { used } of this.#segments()) size += used;
+    return size;
   }
 
   /** Bytes of the table's arrays. */
   get bytes(): number {
-    return this.#segments.reduce((sum, { bytes }) => sum + bytes, 0);
+    let sum = 0;
+    for (const { bytes } of this.#segments()) sum += bytes;
+    return sum;
   }
 
   /** A column for a new engine; null when {@link affinityColumnsMax} engines are there. */
@@ -110,8 +114,10 @@ export class AffinityTable implements SegmentTable {
     for (let at = 0; at < words.length; at += 2) {
       const [low, high] = [words[at]!, words[at + 1]!];
       if (low === 0 && high === 0) continue;
-      const mixed = this.#mix(low, high);
-      this.#segments[this.#segmentOf(mixed)]!.put(low, high, this.#placeOf(mixed), column, stamp);
+      const mixed = this.mix(low, high);
+      let segment = this.#directory[this.#indexOf(mixed)]!;
+      if (segment.isFull) segment = this.#makeRoom(segment, mixed);
+      segment.put(low, high, mixed, column, stamp);
     }
     if (isNew && this.#expires) this.#sweep();
   }
@@ -179,35 +185,66 @@ export class AffinityTable implements SegmentTable {
   }
 
   /** For the segments. @internal */
-  place(low: number, high: number): number {
-    return this.#placeOf(this.#mix(low, high));
+  slotsMaxAt(depth: number): number {
+    return depth < this.#depthMax ? Infinity : this.#slotsMax;
   }
 
   #find(low: number, high: number): number {
     if (low === 0 && high === 0) return 0;
-    const mixed = this.#mix(low, high);
-    return this.#segments[this.#segmentOf(mixed)]!.find(low, high, this.#placeOf(mixed), this.#found);
+    const mixed = this.mix(low, high);
+    return this.#directory[this.#indexOf(mixed)]!.find(low, high, mixed, this.#found);
+  }
+
+  /** Room in the segment where `mixed` lies: rebuilt, or split in two while there may be more of them. */
+  #makeRoom(segment: AffinitySegment, mixed: number): AffinitySegment {
+    const { depth } = segment;
+    if (depth === this.#depthMax || segment.used < this.#slotsMax) {
+      segment.rebuild();
+      return segment;
+    }
+    if (depth === this.#depth) {
+      this.#directory = this.#directory.flatMap((each) => [each, each]);
+      this.#depth++;
+      this.#sweepAt *= 2;
+    }
+    const halves = segment.split();
+    const span = 2 ** (this.#depth - depth);
+    const from = Math.floor(this.#indexOf(mixed) / span) * span;
+    for (let at = 0; at < span; at++) this.#directory[from + at] = halves[at < span / 2 ? 0 : 1];
+    const half = this.#directory[this.#indexOf(mixed)]!;
+    // All of it may lie in one half.
+    return half.isFull ? this.#makeRoom(half, mixed) : half;
   }
 
   /** Every segment comes round before a dead stamp is used again. */
   #sweep(): void {
     for (let left = this.#sweptAtOnce; left > 0; left--) {
-      const segment = this.#segments[this.#sweepAt]!;
-      this.#sweepAt = (this.#sweepAt + 1) % this.#segments.length;
+      const segment = this.#directory[this.#sweepAt]!;
+      this.#sweepAt = (this.#sweepAt + 2 ** (this.#depth - segment.depth)) % this.#directory.length;
       if (segment.hasDead()) segment.rebuild();
     }
   }
 
-  #segmentOf(mixed: number): number {
-    return this.#segmentBits === 0 ? 0 : mixed >>> (32 - this.#segmentBits);
+  /** Each once. */
+  *#segments(): Iterable<AffinitySegment> {
+    for (let at = 0; at < this.#directory.length;) {
+      const segment = this.#directory[at]!;
+      yield segment;
+      at += 2 ** (this.#depth - segment.depth);
+    }
   }
 
-  #placeOf(mixed: number): number {
-    return ((mixed << this.#segmentBits) >>> 0) / 2 ** 32;
+  #indexOf(mixed: number): number {
+    return this.#depth === 0 ? 0 : mixed >>> (32 - this.#depth);
   }
 
-  /** Both words under the secret seed, mixed one after the other so that no two inputs cancel out without it. */
-  #mix(low: number, high: number): number {
+  /**
+   * For the segments: both words under the secret seed, mixed one after the other so that no two inputs cancel out without
+   * it.
+   *
+   * @internal
+   */
+  mix(low: number, high: number): number {
     return finalMix(finalMix(low ^ this.#seed[0]) ^ high ^ this.#seed[1]);
   }
 }
