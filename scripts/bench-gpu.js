@@ -10,7 +10,11 @@ const root = dirname(__dirname);
 const folder = join(root, 'test', 'bench', 'gpu');
 const isCompiled = existsSync(join(folder, 'cuda-ipc.js'));
 if (!isCompiled) require('./load-typescript').loadTypescript();
-const parts = { 'cuda-ipc': null, nccl: process.env.STATE_HANDOFF_NCCL ? null : 'STATE_HANDOFF_NCCL names no library' };
+const parts = {
+  'cuda-ipc': null,
+  device: null,
+  nccl: process.env.STATE_HANDOFF_NCCL ? null : 'STATE_HANDOFF_NCCL names no library',
+};
 const run = (part) => require(join(folder, isCompiled ? `${part}.js` : `${part}.ts`)).run();
 const { describeCuda } = require(join(root, 'dist', 'lib', 'memory', 'cuda-driver-path.js'));
 

@@ -72,12 +72,22 @@ Napi::Value CudaDescribe(const Napi::CallbackInfo& info) {
     device.Set("bytes", static_cast<double>(bytes));
     device.Set("capability", std::to_string(major) + "." + std::to_string(minor));
     Napi::Array reads = Napi::Array::New(env);
+    Napi::Array links = Napi::Array::New(env);
     for (CudaOrdinal other = 0; other < driver.device_count(); ++other) {
       int can = other == ordinal ? 1 : 0;
       if (other != ordinal && driver.DeviceCanAccessPeer(&can, ordinal, other) != kCudaSuccess) can = 0;
-      if (can != 0) reads.Set(reads.Length(), other);
+      if (can == 0) continue;
+      reads.Set(reads.Length(), other);
+      // Only NVLink carries atomics of another device.
+      int atomics = 0;
+      if (other != ordinal && driver.DeviceGetP2PAttribute != nullptr &&
+          driver.DeviceGetP2PAttribute(&atomics, kCudaPeerNativeAtomics, ordinal, other) == kCudaSuccess &&
+          atomics != 0) {
+        links.Set(links.Length(), other);
+      }
     }
     device.Set("reads", reads);
+    device.Set("links", links);
     devices.Set(static_cast<uint32_t>(ordinal), device);
   }
   described.Set("devices", devices);

@@ -4,6 +4,7 @@
 
 #include "../core/copy_plan.h"
 #include "../core/copy_program_check.h"
+#include "../core/dynamic_library.h"
 #include "../transport/cuda_ipc_source.h"
 #include "cuda_objects.h"
 
@@ -156,12 +157,14 @@ Napi::Value DebugCudaTimeCopies(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), time);
 }
 
-// The kernel alone: one launch of one program between a source and a target region of this process.
+// The kernel alone: one launch of one program between a source and a target region of this process, by all of the
+// device or by so many blocks of threads.
 Napi::Value DebugCudaTimeKernel(const Napi::CallbackInfo& info) {
   const CudaRegion& source = *HandleArgument<CudaRegionHandle>(info, 0, "source").region;
   const CudaRegion& target = *HandleArgument<CudaRegionHandle>(info, 1, "target").region;
   const CopyProgram program = ProgramArgument(info, 2);
   const int64_t rounds = WholeArgument(info, 5, "rounds", 1, 1000);
+  const auto blocks = static_cast<uint32_t>(WholeArgument(info, 6, "blocks", 0, 65535));
   const auto source_bytes = static_cast<int64_t>(source.bytes());
   const auto target_bytes = static_cast<int64_t>(target.bytes());
   CheckProgram(program, std::vector<int64_t>{source_bytes}, std::vector<int64_t>{target_bytes}, {});
@@ -177,12 +180,103 @@ Napi::Value DebugCudaTimeKernel(const Napi::CallbackInfo& info) {
   const double time = Time(device, rounds, [&](CudaStream stream) {
     CudaResult result = kCudaSuccess;
     for (const PlanChunk& chunk : plan.chunks()) {
-      if (result == kCudaSuccess)
-        result = device.LaunchCopy(plan.Launch(memory->address(), chunk), chunk.tiles, stream);
+      if (result != kCudaSuccess) break;
+      const CopyLaunch launch = plan.Launch(memory->address(), chunk);
+      result = blocks == 0 ? device.LaunchCopy(launch, chunk.tiles, stream)
+                           : device.LaunchCopyByFew(launch, chunk.tiles, blocks, stream);
     }
     return result;
   });
   return Napi::Number::New(info.Env(), time);
+}
+
+// cuBLAS as far as a benchmark needs it.
+struct Cublas {
+  int (*Create)(void** handle) = nullptr;
+  int (*SetStream)(void* handle, CudaStream stream) = nullptr;
+  int (*GemmEx)(void* handle, int a_operation, int b_operation, int m, int n, int k, const void* alpha, const void* a,
+                int a_type, int a_lead, const void* b, int b_type, int b_lead, const void* beta, void* c, int c_type,
+                int c_lead, int compute, int algorithm) = nullptr;
+};
+
+// Products of two square matrices of half floats, one behind the other on a stream of their own, as a model computes.
+// What cuBLAS holds ends with the process, which is a benchmark.
+struct DebugProducts {
+  static constexpr napi_type_tag kTag{0x91c4e07ba36d4f58, 0x8e21d5f60b7ac943};
+  static constexpr const char* kExpected = "matrix products";
+  std::shared_ptr<CudaRegion> memory;
+  Cublas cublas;
+  void* handle = nullptr;
+  int size = 0;
+  CudaStream stream = nullptr;
+  CudaEvent begin = nullptr;
+  CudaEvent end = nullptr;
+};
+
+void RequireCublas(int status, const char* what) {
+  if (status == 0) return;
+  throw NativeError(ErrorCode::kNATIVE_SYSTEM,
+                    std::string(what) + " failed with cuBLAS status " + std::to_string(status));
+}
+
+Napi::Value DebugCudaProductsOpen(const Napi::CallbackInfo& info) {
+  auto products = std::make_unique<DebugProducts>();
+  const std::shared_ptr<CudaDevice> device = DeviceArgument(info, 0, 1);
+  const DynamicLibrary library = DynamicLibrary::Open("cuBLAS", LinesArgument(info, 2, "candidates"));
+  products->size = static_cast<int>(WholeArgument(info, 3, "size", 16, 32768));
+  library.Bind(products->cublas.Create, "cublasCreate_v2");
+  library.Bind(products->cublas.SetStream, "cublasSetStream_v2");
+  library.Bind(products->cublas.GemmEx, "cublasGemmEx");
+  const size_t bytes = size_t{2} * static_cast<size_t>(products->size) * static_cast<size_t>(products->size);
+  products->memory = CudaRegion::Allocate(device, 3 * bytes, false);
+  device->Fill(products->memory->address(), 0, 3 * bytes);
+  const CudaDriver& driver = device->driver();
+  const CudaContextScope current(driver, device->context());
+  // Of the highest priority there is when nobody asks for another: what a host engine has.
+  driver.Check(driver.StreamCreate(&products->stream, kCudaStreamNonBlocking, 0), "making a CUDA stream");
+  driver.Check(driver.EventCreate(&products->begin, 0), "making a CUDA event");
+  driver.Check(driver.EventCreate(&products->end, 0), "making a CUDA event");
+  RequireCublas(products->cublas.Create(&products->handle), "cublasCreate");
+  RequireCublas(products->cublas.SetStream(products->handle, products->stream), "cublasSetStream");
+  return WrapHandle(info.Env(), std::move(products));
+}
+
+// Gives `count` products to the stream and does not wait.
+Napi::Value DebugCudaProductsStart(const Napi::CallbackInfo& info) {
+  constexpr int kHalf = 2;
+  constexpr int kComputeFloat = 68;
+  DebugProducts& products = HandleArgument<DebugProducts>(info, 0, "products");
+  const int64_t count = WholeArgument(info, 1, "count", 1, 100'000);
+  const CudaDriver& driver = products.memory->device()->driver();
+  const CudaContextScope current(driver, products.memory->device()->context());
+  const int size = products.size;
+  const auto matrix = [&products, size](uint64_t index) {
+    return reinterpret_cast<void*>(products.memory->address() +
+                                   index * 2 * static_cast<uint64_t>(size) * static_cast<uint64_t>(size));
+  };
+  const float one = 1;
+  const float zero = 0;
+  driver.Check(driver.EventRecord(products.begin, products.stream), "recording a CUDA event");
+  for (int64_t i = 0; i < count; ++i) {
+    RequireCublas(products.cublas.GemmEx(products.handle, 0, 0, size, size, size, &one, matrix(0), kHalf, size,
+                                         matrix(1), kHalf, size, &zero, matrix(2), kHalf, size, kComputeFloat, -1),
+                  "cublasGemmEx");
+  }
+  driver.Check(driver.EventRecord(products.end, products.stream), "recording a CUDA event");
+  return info.Env().Undefined();
+}
+
+// Microseconds that they took; -1 while they are not over.
+Napi::Value DebugCudaProductsTime(const Napi::CallbackInfo& info) {
+  DebugProducts& products = HandleArgument<DebugProducts>(info, 0, "products");
+  const CudaDriver& driver = products.memory->device()->driver();
+  const CudaContextScope current(driver, products.memory->device()->context());
+  const CudaResult result = driver.EventQuery(products.end);
+  if (result == kCudaNotReady) return Napi::Number::New(info.Env(), -1);
+  driver.Check(result, "multiplying matrices");
+  float milliseconds = 0;
+  driver.Check(driver.EventElapsedTime(&milliseconds, products.begin, products.end), "reading a CUDA event");
+  return Napi::Number::New(info.Env(), milliseconds * 1000.0);
 }
 
 // Live objects of the process, for the tests of leaks.
@@ -203,6 +297,9 @@ void InitCudaDebug(Napi::Env env, Napi::Object exports) {
   Export<DebugCudaStreamFill>(env, exports, "debugCudaStreamFill");
   Export<DebugCudaTimeCopies>(env, exports, "debugCudaTimeCopies");
   Export<DebugCudaTimeKernel>(env, exports, "debugCudaTimeKernel");
+  Export<DebugCudaProductsOpen>(env, exports, "debugCudaProductsOpen");
+  Export<DebugCudaProductsStart>(env, exports, "debugCudaProductsStart");
+  Export<DebugCudaProductsTime>(env, exports, "debugCudaProductsTime");
   Export<DebugCudaCounters>(env, exports, "debugCudaCounters");
 }
 

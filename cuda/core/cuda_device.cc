@@ -74,6 +74,16 @@ CudaResult CudaDevice::LaunchCopy(const CopyLaunch& launch, uint32_t tiles, Cuda
   return driver_.LaunchKernel(copy_, tiles, 1, 1, kTileThreads, 1, 1, 0, stream, parameters, nullptr);
 }
 
+CudaResult CudaDevice::LaunchCopyByFew(const CopyLaunch& launch, uint32_t tiles, uint32_t blocks,
+                                       CudaStream stream) const {
+  CudaFunction kernel = nullptr;
+  const CudaResult result = driver_.ModuleGetFunction(&kernel, module_, "state_handoff_copy_by_few");
+  if (result != kCudaSuccess) return result;
+  CopyLaunch argument = launch;
+  void* parameters[] = {&argument, &tiles};
+  return driver_.LaunchKernel(kernel, blocks, 1, 1, kTileThreads, 1, 1, 0, stream, parameters, nullptr);
+}
+
 void CudaDevice::AllowReading(const CudaDevice& other) const {
   if (other.ordinal_ == ordinal_) return;
   const CudaContextScope current(driver_, context_);

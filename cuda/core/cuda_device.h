@@ -32,6 +32,8 @@ class CudaDevice {
   void LoadKernels(const std::string& image);
   // Starts a copy of `tiles` tiles. Kernels are loaded and the context is current.
   CudaResult LaunchCopy(const CopyLaunch& launch, uint32_t tiles, CudaStream stream) const;
+  // The same by so many blocks of threads and no more. For measurements.
+  CudaResult LaunchCopyByFew(const CopyLaunch& launch, uint32_t tiles, uint32_t blocks, CudaStream stream) const;
 
   // Lets this device read the other's memory. Throws TRANSPORT_UNAVAILABLE when the machine cannot.
   void AllowReading(const CudaDevice& other) const;

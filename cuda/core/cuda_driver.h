@@ -78,6 +78,7 @@ inline constexpr int kCudaPointerMemoryType = 2;             // CU_POINTER_ATTRI
 inline constexpr int kCudaPointerOrdinal = 9;                // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 inline constexpr int kCudaPointerLegacyIpc = 10;             // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 inline constexpr int kCudaMemoryTypeDevice = 2;              // CU_MEMORYTYPE_DEVICE
+inline constexpr int kCudaPeerNativeAtomics = 3;             // CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
 inline constexpr unsigned kCudaStreamNonBlocking = 1;        // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kCudaEventDisableTiming = 2;       // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned kCudaEventInterprocess = 4;        // CU_EVENT_INTERPROCESS
@@ -146,25 +147,26 @@ inline constexpr int kCudaCopyStreamOrder = 1;               // CU_MEMCPY_SRC_AC
      unsigned block_z, unsigned shared_bytes, CudaStream stream, void** parameters, void** extra))
 
 // Null where a driver lacks them.
-#define STATE_HANDOFF_CUDA_NEWER_FUNCTIONS(X)                                                                     \
-  X(StreamWaitValue32, cuStreamWaitValue32_v2,                                                                    \
-    (CudaStream stream, CudaPointer address, uint32_t value, unsigned flags))                                     \
-  X(StreamWriteValue32, cuStreamWriteValue32_v2,                                                                  \
-    (CudaStream stream, CudaPointer address, uint32_t value, unsigned flags))                                     \
-  X(CopyBatchAsync, cuMemcpyBatchAsync_v2,                                                                        \
-    (CudaPointer * targets, CudaPointer * sources, size_t * bytes, size_t count, CudaCopyAttributes * attributes, \
-     size_t * attribute_starts, size_t attribute_count, CudaStream stream))                                       \
-  X(AllocationGranularity, cuMemGetAllocationGranularity,                                                         \
-    (size_t * bytes, const CudaAllocationProperties* properties, int flags))                                      \
-  X(AllocationCreate, cuMemCreate,                                                                                \
-    (CudaAllocation * allocation, size_t bytes, const CudaAllocationProperties* properties, uint64_t flags))      \
-  X(AllocationRelease, cuMemRelease, (CudaAllocation allocation))                                                 \
-  X(AddressReserve, cuMemAddressReserve,                                                                          \
-    (CudaPointer * pointer, size_t bytes, size_t alignment, CudaPointer wanted, uint64_t flags))                  \
-  X(AddressFree, cuMemAddressFree, (CudaPointer pointer, size_t bytes))                                           \
-  X(AllocationMap, cuMemMap,                                                                                      \
-    (CudaPointer pointer, size_t bytes, size_t offset, CudaAllocation allocation, uint64_t flags))                \
-  X(AllocationUnmap, cuMemUnmap, (CudaPointer pointer, size_t bytes))                                             \
+#define STATE_HANDOFF_CUDA_NEWER_FUNCTIONS(X)                                                                          \
+  X(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute, (int* value, int attribute, CudaOrdinal device, CudaOrdinal peer)) \
+  X(StreamWaitValue32, cuStreamWaitValue32_v2,                                                                         \
+    (CudaStream stream, CudaPointer address, uint32_t value, unsigned flags))                                          \
+  X(StreamWriteValue32, cuStreamWriteValue32_v2,                                                                       \
+    (CudaStream stream, CudaPointer address, uint32_t value, unsigned flags))                                          \
+  X(CopyBatchAsync, cuMemcpyBatchAsync_v2,                                                                             \
+    (CudaPointer * targets, CudaPointer * sources, size_t * bytes, size_t count, CudaCopyAttributes * attributes,      \
+     size_t * attribute_starts, size_t attribute_count, CudaStream stream))                                            \
+  X(AllocationGranularity, cuMemGetAllocationGranularity,                                                              \
+    (size_t * bytes, const CudaAllocationProperties* properties, int flags))                                           \
+  X(AllocationCreate, cuMemCreate,                                                                                     \
+    (CudaAllocation * allocation, size_t bytes, const CudaAllocationProperties* properties, uint64_t flags))           \
+  X(AllocationRelease, cuMemRelease, (CudaAllocation allocation))                                                      \
+  X(AddressReserve, cuMemAddressReserve,                                                                               \
+    (CudaPointer * pointer, size_t bytes, size_t alignment, CudaPointer wanted, uint64_t flags))                       \
+  X(AddressFree, cuMemAddressFree, (CudaPointer pointer, size_t bytes))                                                \
+  X(AllocationMap, cuMemMap,                                                                                           \
+    (CudaPointer pointer, size_t bytes, size_t offset, CudaAllocation allocation, uint64_t flags))                     \
+  X(AllocationUnmap, cuMemUnmap, (CudaPointer pointer, size_t bytes))                                                  \
   X(AllocationSetAccess, cuMemSetAccess, (CudaPointer pointer, size_t bytes, const CudaAccess* access, size_t count))
 
 class CudaDriver {

@@ -104,11 +104,14 @@ void AppendPacked(PackedChunk& chunk, const CopyProgram& program, const Rectangl
     part.table_count = count;
     std::vector<int32_t> places(static_cast<size_t>(count));
     std::iota(places.begin(), places.end(), 0);
-    Table direct = table;
-    direct.source = Part(table.source, first, count);
-    direct.target = Part(table.target, first, count);
-    direct.source_sub = Part(table.source_sub, first, count);
-    direct.target_sub = Part(table.target_sub, first, count);
+    Table direct{Part(table.source, first, count),
+                 Part(table.target, first, count),
+                 Part(table.source_sub, first, count),
+                 Part(table.target_sub, first, count),
+                 table.source_block,
+                 table.target_block,
+                 table.source_sub_stride,
+                 table.target_sub_stride};
     Table pack = direct;
     pack.target = places;
     pack.target_sub.clear();

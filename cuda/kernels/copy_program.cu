@@ -70,12 +70,9 @@ __device__ __forceinline__ void CopyVectors(const DeviceWalk& walk, const Device
   }
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(kTileThreads) state_handoff_copy(const CopyLaunch launch) {
+__device__ __forceinline__ void CopyTile(const CopyLaunch& launch, uint32_t tile) {
   __shared__ DeviceWalk walk;
   __shared__ uint32_t first_tile;
-  const uint32_t tile = launch.first_tile + blockIdx.x;
   {
     const uint32_t index = FindWalk(launch.first_tiles, launch.walk_count, tile);
     constexpr uint32_t kWords = sizeof(DeviceWalk) / sizeof(uint4);
@@ -99,6 +96,21 @@ extern "C" __global__ void __launch_bounds__(kTileThreads) state_handoff_copy(co
       return CopyVectors<uint16_t>(walk, launch.rows, first);
     default:
       return CopyVectors<uint8_t>(walk, launch.rows, first);
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kTileThreads) state_handoff_copy(const CopyLaunch launch) {
+  CopyTile(launch, launch.first_tile + blockIdx.x);
+}
+
+// The same with as many blocks as the caller likes: how much of the device a copy takes is measured with it.
+extern "C" __global__ void __launch_bounds__(kTileThreads)
+    state_handoff_copy_by_few(const CopyLaunch launch, uint32_t tiles) {
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    CopyTile(launch, launch.first_tile + tile);
+    __syncthreads();
   }
 }
 

@@ -172,16 +172,7 @@ bool NcclCommLink::StepPlaces() {
       moved = true;
     }
   }
-  Place& place = places_[next_place_];
-  if (!transfer.exhausted_ && place.stage == Stage::kFree) {
-    if (NextChunk(place.chunk)) {
-      next_place_ = (next_place_ + 1) % places_.size();
-      Post(place);
-    } else {
-      transfer.exhausted_ = true;
-    }
-    moved = true;
-  }
+  if (PostFree()) moved = true;
   const bool free =
       std::all_of(places_.begin(), places_.end(), [](const Place& each) { return each.stage == Stage::kFree; });
   if (transfer.exhausted_ && free) {
@@ -238,27 +229,50 @@ int NcclCommLink::PostMessage(const Place& place, const Message& message) {
   return api_->Recv(buffer, bytes, kNcclBytes, 1 - rank_, comm_, move_stream_);
 }
 
-void NcclCommLink::Post(Place& place) {
-  place.plan.reset();
-  if (place.chunk.staged.bytes > 0) {
-    MakePlan(place);
-    if (transfer_->sends_) {
-      LaunchPlan(place);
-      Check(device_->driver().StreamWaitEvent(move_stream_, place.copied, 0), "ordering a send behind its gathering");
+bool NcclCommLink::PostFree() {
+  NcclTransfer& transfer = *transfer_;
+  if (transfer.exhausted_) return false;
+  std::array<Place*, kTogether> filled;
+  size_t count = 0;
+  size_t messages = 0;
+  while (count < kTogether && places_[next_place_].stage == Stage::kFree) {
+    Place& place = places_[next_place_];
+    if (!NextChunk(place.chunk)) {
+      transfer.exhausted_ = true;
+      break;
     }
+    Fill(place);
+    next_place_ = (next_place_ + 1) % kPlaces;
+    filled[count++] = &place;
+    messages += place.chunk.messages.size();
+    // Unpacked, there is a limit to what is posted together.
+    if (!cut_.packed) break;
   }
+  if (count == 0) return transfer.exhausted_;  // there was nothing left
   int failed = kNcclSuccess;
   const auto note = [&failed](int result) {
     if (result != kNcclSuccess && result != kNcclInProgress && failed == kNcclSuccess) failed = result;
   };
-  const bool groups = place.chunk.messages.size() > 1;
-  if (groups) note(api_->GroupStart());
-  for (const Message& message : place.chunk.messages) note(PostMessage(place, message));
-  if (groups) note(api_->GroupEnd());
+  // One launch for both of them: it costs as long as many mebibytes take.
+  if (messages > 1) note(api_->GroupStart());
+  for (size_t i = 0; i < count; ++i) {
+    for (const Message& message : filled[i]->chunk.messages) note(PostMessage(*filled[i], message));
+  }
+  if (messages > 1) note(api_->GroupEnd());
   if (failed != kNcclSuccess) {
     throw NativeError(ErrorCode::kPEER_LOST, "NCCL moves nothing: " + api_->Describe(failed));
   }
+  return true;
+}
+
+void NcclCommLink::Fill(Place& place) {
+  place.plan.reset();
   place.stage = Stage::kPosting;
+  if (place.chunk.staged.bytes == 0) return;
+  MakePlan(place);
+  if (!transfer_->sends_) return;
+  LaunchPlan(place);
+  Check(device_->driver().StreamWaitEvent(move_stream_, place.copied, 0), "ordering a send behind its gathering");
 }
 
 void NcclCommLink::Finish(Place& place) {

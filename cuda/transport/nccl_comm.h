@@ -94,6 +94,9 @@ class NcclCommLink {
   bool over() const { return status() == NcclCommStatus::kFailed && transfer_ == nullptr && !draining_; }
 
  private:
+  // Three times two are under way: one is gathered or scattered and one posted while one moves.
+  static constexpr size_t kPlaces = 6;
+  static constexpr size_t kTogether = 2;
   enum class Stage : uint8_t { kFree, kPosting, kRunning };
 
   struct Place {
@@ -112,7 +115,10 @@ class NcclCommLink {
   bool NextChunk(MessageChunk& chunk);
   void MakePlan(Place& place);
   void LaunchPlan(Place& place);
-  void Post(Place& place);
+  // Gathers into places that are free, and posts their messages together; true when that was something. What is posted
+  // together is over together.
+  bool PostFree();
+  void Fill(Place& place);
   int PostMessage(const Place& place, const Message& message);
   void Finish(Place& place);
   bool StepPlaces();
@@ -130,7 +136,7 @@ class NcclCommLink {
   CudaStream copy_stream_ = nullptr;
   CudaStream move_stream_ = nullptr;
   CudaEvent drained_[2] = {nullptr, nullptr};
-  std::array<Place, 4> places_;
+  std::array<Place, kPlaces> places_;
   size_t next_place_ = 0;
   std::shared_ptr<NcclTransfer> transfer_;
   ErrorCode error_code_ = ErrorCode::kINVARIANT;

@@ -23,7 +23,7 @@ class NcclEndpoint {
   struct Options {
     std::vector<std::string> candidates;  // where to look for NCCL
     std::string kernels;                  // see CudaDevice::LoadKernels
-    NcclCut cut{int64_t{8} << 20, true};
+    NcclCut cut{int64_t{32} << 20, true};
     size_t transfers_max = 65536;
   };
   enum class Readiness : uint8_t { kStarting = 0, kReady = 1, kFailed = 2 };

@@ -7,8 +7,10 @@ import { basename, dirname, isAbsolute, join } from 'node:path';
 import { isHandoffError } from '../errors.js';
 import type { JsonObject } from '../json.js';
 import { allocateCudaRegion } from '../memory/cuda-region.js';
+import { describeCuda } from '../memory/cuda-driver-path.js';
 import { allocateHostRegion } from '../memory/host-region.js';
 import type { Region } from '../memory/region.js';
+import type { NativeCudaDescription } from '../native/cuda-types.js';
 import type { Transport } from '../transfer/transport.js';
 import type { TransportEntry } from '../transfer/transport-registry.js';
 import { nixlCandidates, nixlWheel } from '../transfer/transports/nixl-library.js';
@@ -99,10 +101,22 @@ async function lookAt(entry: TransportEntry): Promise<Look> {
       version: null,
       lacks,
       fix: code === 'NATIVE_UNAVAILABLE' ? 'npm rebuild state-handoff' : null,
-      notes: [],
+      notes: entry.name === 'cuda-ipc' && lacks === null ? gpuNotes(describeCuda().devices) : [],
     },
     grant,
   };
+}
+
+/** One line for each GPU: what it is, and how it reaches the others. */
+export function gpuNotes(devices: NativeCudaDescription['devices']): string[] {
+  return devices.map(({ ordinal, name, bytes, capability, reads, links }) => {
+    const others = devices.filter((other) => other.ordinal !== ordinal);
+    const ways = others.map((other) => {
+      if (!reads.includes(other.ordinal)) return `cannot read GPU ${other.ordinal}`;
+      return `reads GPU ${other.ordinal} over ${links.includes(other.ordinal) ? 'NVLink' : 'PCIe'}`;
+    });
+    return [`GPU ${ordinal}: ${name}`, `${Math.round(bytes / 2 ** 30)} GiB`, `sm ${capability}`, ...ways].join(', ');
+  });
 }
 
 async function lookAtNixl({ name }: TransportEntry): Promise<Look> {

@@ -13,6 +13,9 @@ export type NativeCudaIpc = object & { readonly __cudaIpc?: never };
 /** A stream for tests. */
 export type NativeDebugStream = object & { readonly __debugStream?: never };
 
+/** Matrix products for benchmarks. */
+export type NativeDebugProducts = object & { readonly __debugProducts?: never };
+
 /** What the CUDA driver of this machine says of itself and of its devices. */
 export interface NativeCudaDescription {
   readonly path: string;
@@ -26,6 +29,8 @@ export interface NativeCudaDescription {
     readonly capability: string;
     /** Ordinals of the devices whose memory it can read, itself included. */
     readonly reads: readonly number[];
+    /** Of those, the ones that NVLink leads to. */
+    readonly links: readonly number[];
   }[];
 }
 
@@ -118,7 +123,10 @@ export interface CudaAddon {
     batch: boolean,
     rounds: number,
   ): number;
-  /** For benchmarks: one launch of one program alone; the median in microseconds, by events. */
+  /**
+   * For benchmarks: one launch of one program alone, by so many blocks of threads (0: as many as it has tiles); the median
+   * in microseconds, by events.
+   */
   debugCudaTimeKernel(
     source: NativeCudaRegion,
     target: NativeCudaRegion,
@@ -126,6 +134,12 @@ export interface CudaAddon {
     tables: Float64Array,
     rows: Int32Array,
     rounds: number,
+    blocks: number,
   ): number;
+  /** For benchmarks: products of square matrices of half floats, by cuBLAS. `candidates`: paths and names, one a line. */
+  debugCudaProductsOpen(driver: string | null, device: number, candidates: string, size: number): NativeDebugProducts;
+  debugCudaProductsStart(products: NativeDebugProducts, count: number): void;
+  /** Microseconds they took; -1 while they are not over. */
+  debugCudaProductsTime(products: NativeDebugProducts): number;
   debugCudaCounters(): { readonly regions: number; readonly mappings: number };
 }

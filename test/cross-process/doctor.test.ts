@@ -7,10 +7,11 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type AddressInfo, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { wheelVersion, type MachineReport, type TransportReport } from '../../lib/cli/machine-report.js';
+import { gpuNotes, wheelVersion, type MachineReport, type TransportReport } from '../../lib/cli/machine-report.js';
 import { comparePair, parseMachineReport } from '../../lib/cli/pair-report.js';
 import { fetchReport, parseAddress, portOf, serveReport } from '../../lib/cli/report-exchange.js';
 import type { JsonObject, JsonValue } from '../../lib/json.js';
+import { useFakeCuda } from '../support/fake-cuda.js';
 import { projectRoot } from '../support/source-files.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'doctor-'));
@@ -99,6 +100,32 @@ describe('a pair', () => {
     const found = comparePair(ours, theirs).find((each) => each.name === name);
     expect(found).toMatchObject({ usable: false, why: expect.stringMatching(why), fix });
   });
+});
+
+test('says of each GPU what it is, and how it reaches the others', async () => {
+  const fakeCuda = useFakeCuda() as Record<string, string>;
+  // Only that one doctor has GPUs.
+  for (const name of Object.keys(fakeCuda)) delete process.env[name];
+  const { output } = await run(['--json'], { ...fakeCuda, FAKE_CUDA_DEVICES: '3' });
+  const report = parseMachineReport(JSON.parse(output) as JsonValue);
+  expect(report.transports.find(({ name }) => name === 'cuda-ipc')).toMatchObject({
+    usable: true,
+    notes: [
+      'GPU 0: stand-in, 1 GiB, sm 9.9, reads GPU 1 over NVLink, reads GPU 2 over PCIe',
+      'GPU 1: stand-in, 1 GiB, sm 9.9, reads GPU 0 over NVLink, reads GPU 2 over PCIe',
+      'GPU 2: stand-in, 1 GiB, sm 9.9, reads GPU 0 over PCIe, reads GPU 1 over PCIe',
+    ],
+  });
+  expect(
+    gpuNotes([{ ordinal: 0, name: 'A', uuid: '', bytes: 2 ** 31, capability: '9.0', reads: [0], links: [] }]),
+  ).toEqual(['GPU 0: A, 2 GiB, sm 9.0']);
+  const apart = { name: 'A', uuid: '', bytes: 2 ** 31, capability: '9.0', links: [] };
+  expect(
+    gpuNotes([
+      { ...apart, ordinal: 0, reads: [0] },
+      { ...apart, ordinal: 1, reads: [1] },
+    ])[1],
+  ).toBe('GPU 1: A, 2 GiB, sm 9.0, cannot read GPU 0');
 });
 
 test('a report comes over a connection as it is, again and again', async () => {

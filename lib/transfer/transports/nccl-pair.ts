@@ -11,13 +11,15 @@ import type { ExpectedPushes } from './nccl-expected.js';
 import type { NcclTransfer } from './nccl-transfer.js';
 
 const uniqueIdBytes = 128;
+/** The next is agreed upon while one is under way, so that nothing waits for the word between them. */
+const postedMax = 2;
 
 /** What both ends have in common. */
 abstract class NcclPair {
   protected line: NcclLine | null = null;
   protected comm = 0;
-  /** Posted, and not over. */
-  protected current: NcclTransfer | null = null;
+  /** Posted, and not over: native code runs them one after the other. */
+  protected posted: readonly NcclTransfer[] = [];
   private failed: HandoffError | null = null;
 
   constructor(
@@ -44,7 +46,7 @@ abstract class NcclPair {
 
   /** Whether it has this one posted. */
   holds(transfer: NcclTransfer): boolean {
-    return this.current === transfer;
+    return this.posted.includes(transfer);
   }
 
   /** Ends it, with whatever passes over it. Idempotent. */
@@ -58,12 +60,11 @@ abstract class NcclPair {
     this.onChange();
   }
 
-  /** Looks whether what was posted is over, and posts the next. */
+  /** Looks which of what was posted is over, and posts the next. */
   turn(): void {
-    if (this.error === null && (this.current === null || this.current.poll() !== 'active')) {
-      this.current = null;
-      this.next();
-    }
+    if (this.error !== null) return;
+    this.posted = this.posted.filter((transfer) => transfer.poll() === 'active');
+    if (this.posted.length < postedMax) this.next();
   }
 
   abstract receive(message: NcclMessage): void;
@@ -112,7 +113,7 @@ export class NcclSourcePair extends NcclPair {
         transfer.refuse('PEER_REFUSED', `the target does not take the push: ${message.why}`);
         this.onChange();
       } else {
-        this.current = transfer;
+        this.posted = [...this.posted, transfer];
         transfer.start(this.comm, true, this.targetBytes);
       }
       this.turn();
@@ -186,7 +187,7 @@ export class NcclTargetPair extends NcclPair {
       return this.decline(tag, why);
     }
     this.announced = null;
-    this.current = transfer;
+    this.posted = [...this.posted, transfer];
     transfer.start(this.comm, false, this.sourceBytes);
     this.line?.send({ kind: 'go', tag });
   }

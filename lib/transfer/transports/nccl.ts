@@ -34,7 +34,7 @@ export interface NcclTransportOptions {
   readonly pushes: boolean;
   /** Under which name or address peers reach this process. Default 127.0.0.1: peers of this machine only. */
   readonly host?: string;
-  /** Bytes of a place of the staging ring, which has four; the same on both sides. Default 8 MiB. */
+  /** Bytes of a place of the staging ring, which has six; the same on both sides. Default 32 MiB. */
   readonly chunkBytes?: number;
   /**
    * One message a chunk. `false`: one for each block of each planned transfer, in the order in which the reference's
@@ -90,7 +90,7 @@ export class NcclTransport implements Transport {
   /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
   constructor(private readonly options: NcclTransportOptions) {
     if (typeof options.pushes !== 'boolean') throw argumentError('options.pushes', 'a boolean', options.pushes);
-    this.chunkBytes = bounded('chunkBytes', options.chunkBytes, 8 << 20, 4096, 2 ** 30);
+    this.chunkBytes = bounded('chunkBytes', options.chunkBytes, 32 << 20, 4096, 2 ** 30);
     this.packed = options.packed ?? true;
     if (typeof this.packed !== 'boolean') throw argumentError('options.packed', 'a boolean', options.packed);
     const transfersMax = bounded('transfersMax', options.transfersMax, 65_536, 1, 1_048_576);

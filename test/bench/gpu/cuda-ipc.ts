@@ -123,7 +123,7 @@ export async function run(): Promise<BenchRow[]> {
   };
   const kernel = (program: CopyProgram): number => {
     const { rectangles, tables, rows } = encodePrograms([program]);
-    return addon().debugCudaTimeKernel(own.native!, target.native!, rectangles, tables, rows, rounds);
+    return addon().debugCudaTimeKernel(own.native!, target.native!, rectangles, tables, rows, rounds, 0);
   };
   const copies = (fragments: Float64Array, batch: boolean, count: number): number =>
     addon().debugCudaTimeCopies(own.native!, target.native!, fragments, batch, count);

@@ -100,6 +100,10 @@ CudaResult cuDeviceGetUuid_v2(CudaUuid* uuid, int device) { return std::memset(u
 CudaResult cuDeviceGetAttribute(int* value, int, int) { return *value = 9, 0; }
 CudaResult cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = size_t{1} << 30, 0; }
 CudaResult cuDeviceCanAccessPeer(int* can, int, int) { return *can = 1, 0; }
+// Device 0 and 1 are linked; device 2 and others would not be.
+CudaResult cuDeviceGetP2PAttribute(int* value, int, int device, int peer) {
+  return *value = device < 2 && peer < 2 ? 1 : 0, 0;
+}
 CudaResult cuDevicePrimaryCtxRetain(CudaContext* context, int device) {
   *context = reinterpret_cast<CudaContext>(static_cast<uintptr_t>(device) + 1);
   return 0;
@@ -234,13 +238,16 @@ CudaResult cuModuleLoadData(CudaModule* module, const void*) {
 }
 CudaResult cuModuleUnload(CudaModule) { return 0; }
 CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule, const char* name) {
-  *function = reinterpret_cast<CudaFunction>(uintptr_t{1});
-  return std::strcmp(name, "state_handoff_copy") == 0 ? 0 : 500;
+  const bool by_few = std::strcmp(name, "state_handoff_copy_by_few") == 0;
+  *function = reinterpret_cast<CudaFunction>(uintptr_t{by_few ? 2u : 1u});
+  return by_few || std::strcmp(name, "state_handoff_copy") == 0 ? 0 : 500;
 }
-CudaResult cuLaunchKernel(CudaFunction, unsigned tiles, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                          CudaStream stream, void** parameters, void**) {
+CudaResult cuLaunchKernel(CudaFunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          unsigned, CudaStream stream, void** parameters, void**) {
   ++launches;
   const CopyLaunch launch = *static_cast<CopyLaunch*>(parameters[0]);
+  const bool by_few = function == reinterpret_cast<CudaFunction>(uintptr_t{2});
+  const unsigned tiles = by_few ? *static_cast<uint32_t*>(parameters[1]) : blocks;
   return Enqueue(stream, [=] { return state_handoff::test::RunLaunchOnHost(launch, tiles), true; });
 }
 }
