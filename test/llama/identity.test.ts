@@ -101,12 +101,20 @@ test('requests evaluated together replay in one engine, placed as they were; how
   await router.settled();
   const evaluations = router.operations.filter(({ what }) => what === 'evaluate');
   expect(Math.max(...evaluations.map(({ rows }) => rows.length))).toBeGreaterThan(1);
-  const replay = await (
-    await openReference({ lanes: 3, shared: true })
-  ).replay(
-    seen.map((each) => each.request),
-    router.operations,
-  );
+  const reference = await openReference({ lanes: 3, shared: true });
+  const requests = seen.map((each) => each.request);
+  const replay = await reference.replay(requests, router.operations);
   expect(replay.requests.map(({ drawn }) => drawn)).toEqual(seen.map((each) => each.finished!.tokens.length - 1));
   for (const { drawn, agreeing } of replay.requests) expect(agreeing).toBeGreaterThan(drawn / 2);
+  // What decode did not draw is no token that agrees: the last of each request is another one here.
+  const lastOf = new Map(evaluations.flatMap(({ rows }) => rows.map((row) => [row.id, row] as const)));
+  const altered = router.operations.map((operation) => ({
+    ...operation,
+    rows: operation.rows.map((row) => (row === lastOf.get(row.id) ? { ...row, drawn: row.drawn === 0 ? 1 : 0 } : row)),
+  }));
+  const again = await (await openReference({ lanes: 3, shared: true })).replay(requests, altered);
+  for (const [index, { id, drawn, agreeing }] of again.requests.entries()) {
+    expect({ id, drawn }).toEqual({ id: requests[index]!.id, drawn: replay.requests[index]!.drawn });
+    expect(agreeing).toBeLessThan(drawn);
+  }
 });
