@@ -1,10 +1,11 @@
 /**
  * One reference engine of `bench:benefit` in a process of its own: prefill, decode, or both in one. Computes what its
- * parent sends, and tells it of every token. Owns no clock: all times are the parent's.
+ * parent sends, and tells it of every token, with the time of the machine's clock: a parent that hears late notes no
+ * other time.
  */
 import { encodeTicket, StateHandoff, type HandoffRef } from 'state-handoff';
 import { Engine, openRankLinks, rankShape, RankLoop, runTurns } from '../../../examples/engine/index.js';
-import { optionsOf, type EngineSize, type FromEngine, type Role, type ToEngine } from './engine-setting.js';
+import { nowMs, optionsOf, type EngineSize, type FromEngine, type Role, type ToEngine } from './engine-setting.js';
 
 const say = (message: FromEngine): void => void process.send!(message);
 const reasonOf = (error: unknown): string => String((error as { message?: unknown } | null)?.message ?? error);
@@ -18,14 +19,14 @@ async function open(role: Role, name: string, size: EngineSize): Promise<Running
   const links = await openRankLinks(rankShape({}), 0, name, name);
   const engine = new Engine({
     ...optionsOf(role, size),
-    onToken: ({ requestId, index }) => say({ kind: 'token', id: Number(requestId), index }),
+    onToken: ({ requestId }) => say({ kind: 'token', id: Number(requestId), at: nowMs() }),
   });
   let handoff: StateHandoff | null = null;
   if (role !== 'both') {
     handoff = new StateHandoff(engine, { instance: name, incarnation: name });
     engine.attachHandoff(handoff);
     handoff.on('wake', () => wake());
-    handoff.on('handoffAdmitted', ({ requestId }) => say({ kind: 'admitted', id: Number(requestId) }));
+    handoff.on('handoffAdmitted', ({ requestId }) => say({ kind: 'admitted', id: Number(requestId), at: nowMs() }));
     handoff.on('kvReadDone', ({ source }) => {
       if (source !== null) say({ kind: 'readDone', handoff: source });
     });
@@ -38,7 +39,7 @@ async function open(role: Role, name: string, size: EngineSize): Promise<Running
     place,
     peers,
     onTicket: ({ requestId }, ticket) =>
-      say({ kind: 'prefilled', id: Number(requestId), ticket: encodeTicket(ticket) }),
+      say({ kind: 'prefilled', id: Number(requestId), at: nowMs(), ticket: encodeTicket(ticket) }),
   });
   const wake = (): void => {
     loop.wake();
@@ -75,7 +76,7 @@ async function take(message: ToEngine): Promise<void> {
             samplingParams: message.kind === 'prefill' ? { ...samplingParams, do_kv_handoff: true } : samplingParams,
           });
     result.then(
-      () => message.kind !== 'prefill' && say({ kind: 'finished', id }),
+      () => message.kind !== 'prefill' && say({ kind: 'finished', id, at: nowMs() }),
       (error: unknown) => say({ kind: 'failed', id, reason: reasonOf(error) }),
     );
   }

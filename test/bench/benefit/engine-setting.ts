@@ -48,12 +48,16 @@ export type ToEngine =
     }
   | { readonly kind: 'release'; readonly handoff: unknown };
 
-/** Engine to router; `id` null: the engine itself cannot go on. */
+/** Milliseconds of the machine's one monotonic clock: the same in every process. */
+export function nowMs(): number {
+  return Number(process.hrtime.bigint()) / 1e6;
+}
+
+/** Engine to router; `id` null: the engine itself cannot go on. `at`: when it happened, see {@link nowMs}. */
 export type FromEngine =
   | { readonly kind: 'ready' }
-  | { readonly kind: 'prefilled'; readonly id: number; readonly ticket: string }
-  | { readonly kind: 'admitted'; readonly id: number }
-  | { readonly kind: 'token'; readonly id: number; readonly index: number }
+  | { readonly kind: 'prefilled'; readonly id: number; readonly at: number; readonly ticket: string }
+  | { readonly kind: 'admitted' | 'finished'; readonly id: number; readonly at: number }
+  | { readonly kind: 'token'; readonly id: number; readonly at: number }
   | { readonly kind: 'readDone'; readonly handoff: unknown }
-  | { readonly kind: 'finished'; readonly id: number }
   | { readonly kind: 'failed'; readonly id: number | null; readonly reason: string };

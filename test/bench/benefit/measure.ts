@@ -2,6 +2,7 @@
  * One point of `bench:benefit`: requests of a mix arrive at a rate, whether or not those before are done, and what their
  * clients see is summed up. Arrivals and lengths come from a seed, the same for every split.
  */
+import { nowMs } from './engine-setting.js';
 import type { Router, Seen } from './router.js';
 
 /** What requests are like; lengths vary by a quarter up and down. */
@@ -75,10 +76,10 @@ const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout
 async function run(router: Router, coming: readonly Arrival[], inFlightMax = Infinity): Promise<Seen[]> {
   const seen: Seen[] = [];
   const living = (): number => seen.filter(({ finishedAt }) => Number.isNaN(finishedAt)).length;
-  let due = performance.now();
+  let due = nowMs();
   for (const { afterMs, prompt, tokens } of coming) {
     due += afterMs;
-    const wait = due - performance.now();
+    const wait = due - nowMs();
     if (wait > 0) await sleep(wait);
     if (inFlightMax !== Infinity) await router.until(() => living() < inFlightMax);
     seen.push(router.submit(prompt, tokens));
@@ -91,15 +92,15 @@ async function run(router: Router, coming: readonly Arrival[], inFlightMax = Inf
 export async function capacityOf(router: Router, mix: Mix, count: number): Promise<number> {
   // What runs first is compiled first.
   await run(router, arrivals(mix, Infinity, Math.ceil(count / 3), 1), 8);
-  const begun = performance.now();
+  const begun = nowMs();
   await run(router, arrivals(mix, Infinity, count, 2), 8);
-  return (count * 1000) / (performance.now() - begun);
+  return (count * 1000) / (nowMs() - begun);
 }
 
 /** Lets `count` requests arrive, and waits for all of them. */
 export async function measure(router: Router, split: string, mix: Mix, rate: number, seconds: number): Promise<Point> {
   const count = Math.max(8, Math.round(rate * seconds));
-  const begun = performance.now();
+  const begun = nowMs();
   const seen = await run(router, arrivals(mix, rate, count, 3));
   return summed(seen, split, mix.name, rate, begun);
 }

@@ -5,7 +5,7 @@
  */
 import { fork, type ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
-import type { EngineSize, FromEngine, Role, ToEngine } from './engine-setting.js';
+import { nowMs, type EngineSize, type FromEngine, type Role, type ToEngine } from './engine-setting.js';
 
 /** How many engines of each role. */
 export interface Split {
@@ -19,7 +19,7 @@ export function splitName({ both, prefill, decode }: Split): string {
   return both > 0 ? `${both} aggregated` : `${prefill} prefill + ${decode} decode`;
 }
 
-/** One request and what was seen of it; times in ms, NaN until then. */
+/** One request and what was seen of it; times in ms where they happened, NaN until then. */
 export interface Seen {
   readonly id: number;
   readonly prompt: readonly number[];
@@ -71,7 +71,7 @@ export class Router {
     const id = this.nextId++;
     const first = this.least('both') ?? this.least('prefill')!;
     const seen = {
-      ...{ id, prompt, tokens, submittedAt: performance.now() },
+      ...{ id, prompt, tokens, submittedAt: nowMs() },
       ...{ prefilledAt: NaN, admittedAt: NaN, tokenTimes: [], finishedAt: NaN },
       ...{ at: first, prefill: first.role === 'prefill' ? first : null },
     };
@@ -126,7 +126,6 @@ export class Router {
   }
 
   private hear(engine: EngineProcess, message: FromEngine): void {
-    const now = performance.now();
     switch (message.kind) {
       case 'ready':
         engine.isReady = true;
@@ -142,21 +141,20 @@ export class Router {
         }
         return;
       default:
-        this.progress(engine, message, now);
+        this.progress(engine, message);
     }
   }
 
   private progress(
     engine: EngineProcess,
     message: Extract<FromEngine, { readonly kind: 'prefilled' | 'admitted' | 'token' | 'finished' }>,
-    now: number,
   ): void {
     const seen = this.requests.get(message.id);
     // A prefill engine's own first token is decode's to tell.
     if (seen === undefined || (engine.role === 'prefill' && message.kind === 'token')) return;
     switch (message.kind) {
       case 'prefilled': {
-        seen.prefilledAt = now;
+        seen.prefilledAt = message.at;
         engine.load--;
         const decode = this.least('decode')!;
         seen.at = decode;
@@ -165,13 +163,13 @@ export class Router {
         return this.tell(decode, { kind: 'handoff', id, prompt, tokens, ticket: message.ticket });
       }
       case 'admitted':
-        seen.admittedAt = now;
+        seen.admittedAt = message.at;
         return;
       case 'token':
-        seen.tokenTimes.push(now);
+        seen.tokenTimes.push(message.at);
         return;
       case 'finished':
-        seen.finishedAt = now;
+        seen.finishedAt = message.at;
         engine.load--;
         this.requests.delete(message.id);
     }

@@ -1,6 +1,6 @@
 /**
  * What the coordinator's bench measures, in a process of its own and as its parent asks: the coordinator as it is shipped,
- * or a ROUTER that sends back what it gets and looks at nothing.
+ * or a ROUTER that sends back what it gets and decodes nothing.
  */
 import { Router } from 'zeromq';
 import { Coordinator } from '../../../lib/control/coordinator/coordinator.js';
@@ -57,18 +57,33 @@ function preload(blocks: number): number {
   return owner.snapshot(now).affinityEntries;
 }
 
-async function startEcho(): Promise<string> {
+/**
+ * What it gets goes back. With roles the coordinator sends every prompt twice, to prefill and to decode: here it goes back
+ * with the second of a request's four messages once more.
+ */
+async function startEcho(setting: Setting): Promise<string> {
   const router = new Router({ sendHighWaterMark: 0, receiveHighWaterMark: 0, linger: 0 });
   await router.bind('tcp://127.0.0.1:0');
   void (async () => {
-    for (;;) await router.send(await router.receive());
+    let prompt: Buffer | undefined;
+    for (let count = 0; ; count++) {
+      const parts = await router.receive();
+      if (setting === 'disaggregated') {
+        if (count % 4 === 0) prompt = parts[promptFrame];
+        else if (count % 4 === 1 && prompt !== undefined) parts.push(prompt);
+      }
+      await router.send(parts);
+    }
   })();
   return router.lastEndpoint!;
 }
 
+/** In a client's request, after the identity and the metadata. */
+const promptFrame = 2;
+
 type Question =
   | { readonly command: 'coordinator'; readonly setting: Setting }
-  | { readonly command: 'echo' }
+  | { readonly command: 'echo'; readonly setting: Setting }
   | { readonly command: 'preload'; readonly blocks: number }
   | { readonly command: 'end' };
 
@@ -77,7 +92,7 @@ async function answer(question: Question): Promise<string | number> {
     case 'coordinator':
       return startCoordinator(question.setting);
     case 'echo':
-      return startEcho();
+      return startEcho(question.setting);
     case 'preload':
       return preload(question.blocks);
     case 'end':

@@ -86,8 +86,8 @@ export function startCoordinator(setting: Setting): Promise<Measured> {
   return forked({ command: 'coordinator', setting });
 }
 
-export function startEcho(): Promise<Measured> {
-  return forked({ command: 'echo' });
+export function startEcho(setting: Setting): Promise<Measured> {
+  return forked({ command: 'echo', setting });
 }
 
 export async function startPythonEcho(): Promise<Measured> {

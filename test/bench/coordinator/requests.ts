@@ -57,8 +57,8 @@ async function ofCoordinator(setting: Setting, blocks: number, amount: Amount): 
   }
 }
 
-async function ofEcho(start: () => Promise<Measured>, setting: Setting, amount: Amount): Promise<Cost> {
-  const measured = await start();
+async function ofEcho(start: (setting: Setting) => Promise<Measured>, setting: Setting, amount: Amount): Promise<Cost> {
+  const measured = await start(setting);
   try {
     const load = echoLoad(measured.address, setting);
     try {
