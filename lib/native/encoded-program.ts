@@ -12,6 +12,10 @@ export interface EncodedProgram {
   readonly rows: Int32Array;
 }
 
+/** Rows that are copied into one and the same array: a fresh one costs more than the copying, page by page. */
+const reusedRowsMax = 1 << 20;
+let reusedRows = new Int32Array(0);
+
 const rectangleValues = 9 + 3 * loopsMax;
 const tableValues = 7;
 
@@ -21,6 +25,20 @@ const tableValues = 7;
  * @throws `ARGUMENT_INVALID` for columns of unlike lengths or more than five loops
  */
 export function encodePrograms(programs: readonly CopyProgram[]): EncodedProgram {
+  return encode(programs, (count) => new Int32Array(count));
+}
+
+/**
+ * What `encodePrograms` gives, good for the native call that follows at once: the next encoding may write to the same
+ * rows.
+ *
+ * @throws `ARGUMENT_INVALID` for columns of unlike lengths or more than five loops
+ */
+export function encodeForCall(programs: readonly CopyProgram[]): EncodedProgram {
+  return encode(programs, reusableRows);
+}
+
+function encode(programs: readonly CopyProgram[], rowsOf: (count: number) => Int32Array): EncodedProgram {
   let rectangleCount = 0;
   let tableCount = 0;
   let rowCount = 0;
@@ -32,7 +50,7 @@ export function encodePrograms(programs: readonly CopyProgram[]): EncodedProgram
   }
   const rectangles = new Float64Array(rectangleCount * rectangleValues);
   const tables = new Float64Array(tableCount * tableValues);
-  const rows = new Int32Array(rowCount);
+  const rows = rowsOf(rowCount);
   let rectangleAt = 0;
   let tableAt = 0;
   let rowAt = 0;
@@ -64,6 +82,12 @@ export function encodePrograms(programs: readonly CopyProgram[]): EncodedProgram
     }
   }
   return { rectangles, tables, rows };
+}
+
+function reusableRows(count: number): Int32Array {
+  if (count > reusedRowsMax) return new Int32Array(count);
+  if (reusedRows.length < count) reusedRows = new Int32Array(Math.min(2 * count, reusedRowsMax));
+  return reusedRows.subarray(0, count);
 }
 
 function columnsOf(table: Table, index: number): Int32Array[] {

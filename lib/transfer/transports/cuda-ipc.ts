@@ -16,7 +16,7 @@ import type { Region } from '../../memory/region.js';
 import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
 import type { NativeCudaIpc } from '../../native/cuda-types.js';
-import { encodePrograms } from '../../native/encoded-program.js';
+import { encodeForCall } from '../../native/encoded-program.js';
 import { onNativeWake } from '../../native/wake.js';
 import type { NativeCounted } from '../transport-registry.js';
 import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
@@ -149,7 +149,7 @@ export class CudaIpcTransport implements Transport {
         'the request claims no generations though the peer grants them; its ticket was altered or is of another instance';
       return this.settle(SettledTransfer.failed('PEER_REFUSED', why, null));
     }
-    const { rectangles, tables, rows } = encodePrograms(request.programs);
+    const { rectangles, tables, rows } = encodeForCall(request.programs);
     const claimed = request.generations;
     try {
       const id = addon().cudaIpcBegin(

@@ -12,7 +12,7 @@ import type { JsonObject, JsonValue } from '../../json.js';
 import type { Region } from '../../memory/region.js';
 import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
-import { encodePrograms } from '../../native/encoded-program.js';
+import { encodeForCall } from '../../native/encoded-program.js';
 import type { NativeHost } from '../../native/transfer-types.js';
 import { onNativeWake } from '../../native/wake.js';
 import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
@@ -153,7 +153,7 @@ export class HostTransport implements Transport {
         'the request claims no generations though the peer grants them; its ticket was altered or is of another instance';
       return this.settle(SettledTransfer.failed('PEER_REFUSED', why, null));
     }
-    const { rectangles, tables, rows } = encodePrograms(request.programs);
+    const { rectangles, tables, rows } = encodeForCall(request.programs);
     const claimed = request.generations;
     try {
       const id = addon().hostBegin(

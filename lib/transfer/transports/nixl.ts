@@ -11,7 +11,7 @@ import type { JsonObject, JsonValue } from '../../json.js';
 import type { Region } from '../../memory/region.js';
 import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
-import { encodePrograms } from '../../native/encoded-program.js';
+import { encodeForCall } from '../../native/encoded-program.js';
 import type { NativeNixl, NativeNixlCounters, NativeNixlGrant } from '../../native/nixl-types.js';
 import { onNativeWake } from '../../native/wake.js';
 import { programBytes } from '../copy-program.js';
@@ -313,7 +313,7 @@ export class NixlTransport implements Transport {
 
   /** All readers make a pull that is large enough for that, in turns; others are made by one. */
   private beginParts({ programs }: TransferRequest, { ids }: NixlLink): NixlTransfer {
-    const { rectangles, tables, rows } = encodePrograms(programs);
+    const { rectangles, tables, rows } = encodeForCall(programs);
     const bytes = programs.reduce((sum, program) => sum + programBytes(program), 0);
     const shared = bytes >= 2 * this.requestBytes;
     const indices = shared ? [...this.readers.keys()] : [this.turn++ % this.readers.length];
