@@ -52,6 +52,8 @@ export interface StateHandoffEvents {
     readonly ageMs: number;
     readonly owner: string | null;
   }) => void;
+  /** A message of the host's own, given to `carry` on rank 0, at its place in the log. Every rank. */
+  carried: (message: Readonly<Record<string, unknown>>) => void;
   /** The engine must stop: ranks diverged, or memory is in doubt beyond repair. */
   engineFailed: (error: HandoffError) => void;
   /** A poll may find something: bytes landed, a report or a frame came. */

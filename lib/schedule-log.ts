@@ -189,6 +189,7 @@ const notificationFields: Readonly<Record<string, Readonly<Record<string, string
   release: { handoffId: 'number', reason: 'string' },
   'push-safe': { pushId: 'number' },
   'attest-dead': { instance: 'string', incarnation: 'string' },
+  carried: { message: 'object' },
   'instance-failed': { code: 'string', reason: 'string' },
 };
 

@@ -12,6 +12,7 @@ import type { EngineContext, Fence, Finished, PrefillContext, RequestId, Samplin
 import { engineCallError, messageOf } from './engine-call-error.js';
 import { argumentError, HandoffError, isHandoffError } from './errors.js';
 import type { HandoffRef, StateHandoffEvents } from './events.js';
+import { isRecord } from './json.js';
 import { BlockPool } from './memory/block-pool.js';
 import { Notices } from './notices.js';
 import { inspectionOf, loadOf, type Inspection, type Load } from './observe/inspection.js';
@@ -519,6 +520,31 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   recordHandoffCompletionNotification(record: LogRecord): void {
     const { log } = this.requireRunning();
     this.notices.call(() => log.record(record));
+  }
+
+  /**
+   * Rank 0. Brings a message of the host's own to every rank, this one too, in the order of the log: each is told it by
+   * `carried` in the step that carries it (one rank: at once).
+   *
+   * @param message - plain data: numbers, text, bytes, `Int32Array`, `BigInt64Array`, lists and maps
+   * @throws `NOT_RANK_ZERO`, `ARGUMENT_INVALID` naming what cannot travel
+   */
+  carry(message: Readonly<Record<string, unknown>>): void {
+    const { log } = this.requireRunning();
+    log.requireRankZero('carry');
+    if (!isRecord(message)) throw argumentError('message', 'a map of plain data', message);
+    if (log.carrier !== 'local') checkTravels(message, 'message');
+    this.notices.call(() => log.decide({ kind: 'carried', message }));
+  }
+
+  /** What brings the log to the ranks: `local` for one rank. @throws `NOT_SET_UP` */
+  get carrier(): LogCarrier {
+    return this.requireRunning().log.carrier;
+  }
+
+  /** This process among the ranks of its instance. @throws `NOT_SET_UP` */
+  get rank(): number {
+    return this.requireRunning().log.rank;
   }
 
   /**

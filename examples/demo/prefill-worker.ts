@@ -64,16 +64,16 @@ class PrefillWorker {
     this.rank.wake();
   }
 
-  /** What the coordinator asks for. */
-  private async compute({ requestId, prompt, samplingParams, signal }: PrefillOrder): Promise<Ticket> {
-    const { engine } = this.rank;
-    this.send({ kind: 'labelled', id: String(samplingParams['x_request_id']), label: String(requestId) });
+  /** What the coordinator asks for, on every rank; the leader has the ticket. */
+  private async compute({ requestId, prompt, samplingParams, signal }: PrefillOrder): Promise<Ticket | null> {
+    const { engine, isLeader } = this.rank;
+    if (isLeader) this.send({ kind: 'labelled', id: String(samplingParams['x_request_id']), label: String(requestId) });
     const ticket = new Promise<Ticket>((resolve) => this.awaited.set(requestId, resolve));
     signal.addEventListener('abort', () => engine.abort(requestId));
     try {
       // Its ticket is there before its promise resolves.
       await engine.addRequest({ requestId, prompt, samplingParams });
-      return await ticket;
+      return isLeader ? await ticket : null;
     } finally {
       this.awaited.delete(requestId);
     }

@@ -28,9 +28,9 @@ export interface DecodeOrder {
 
 /** How an engine connects. */
 export interface CoordinatedEngineOptions {
-  /** Set up, of one rank. */
+  /** Set up. Of several ranks, each connects its own with the same options. */
   readonly handoff: StateHandoff;
-  /** As the coordinator printed it, for example `tcp://127.0.0.1:5757`. */
+  /** As the coordinator printed it, for example `tcp://127.0.0.1:5757`. Only rank 0 connects to it. */
   readonly address: string;
   /** The coordinator's. Default `multi-frame`. */
   readonly profile?: WireProfile;
@@ -38,13 +38,17 @@ export interface CoordinatedEngineOptions {
   readonly curve?: CurvePeer;
   /** How long the coordinator may take to accept the registration, in milliseconds. Default 5,000. */
   readonly connectMs?: number;
-  /** Prefill, required there: computes a prompt and gives what `captureHandoffMeta` gave. Called inside `drain`. */
-  readonly prefill?: (order: PrefillOrder) => Ticket | Promise<Ticket>;
-  /** Decode: a request has come and its import begins when this returns; what it throws fails the request. */
+  /**
+   * Prefill, required there: computes a prompt and gives what `captureHandoffMeta` gave. Called inside `drain`; of several
+   * ranks on each of them, in the step that carries the prompt, and it must come to the same end on all: what another rank
+   * than 0 gives, `null` will do, is not looked at.
+   */
+  readonly prefill?: (order: PrefillOrder) => Ticket | null | Promise<Ticket | null>;
+  /** Decode, rank 0: a request has come and its import begins when this returns; what it throws fails the request. */
   readonly onHandoff?: (order: DecodeOrder) => void;
   /** Token ids of a prompt that came as text; without it such a request fails. */
   readonly tokenize?: (text: string) => readonly number[];
-  /** Control signals, called inside `drain`; a new epoch is given to `setGenerationEpoch` when this returns. */
+  /** Control signals, called inside `drain`, or on every rank in the step that carries them; a new epoch is given to `setGenerationEpoch` when this returns. */
   readonly onSignal?: (signal: ControlSignal) => void;
   /** Something came: call `drain` soon. For engines that sleep when they have nothing to do. */
   readonly onMessage?: () => void;

@@ -1,27 +1,36 @@
 /**
  * Connects a host engine's `StateHandoff` to a coordinator: says what it is and holds, takes requests, and tells what became
- * of them. The engine calls `drain` once a step and writes no protocol. An instance of one rank only. Messages that name a
- * request this engine does not have change nothing.
+ * of them. The engine calls `drain` once a step and writes no protocol. Of several ranks, rank 0 has the socket; what others
+ * must do too reaches them in the step's frame of the log (law 4). Messages that name a request this engine does not have
+ * change nothing.
  */
 import type { Finished, RequestId } from '../engine-context.js';
-import { argumentError, isHandoffError } from '../errors.js';
-import type { HandoffRef, ImportNotice, StateHandoffEvents } from '../events.js';
+import { argumentError, HandoffError } from '../errors.js';
+import type { ImportNotice, StateHandoffEvents } from '../events.js';
 import type { StateHandoff } from '../state-handoff.js';
-import { unreadyFence } from '../ticket-readiness.js';
-import { disaggregatedParams, type Ticket } from '../ticket.js';
+import { CoordinatedPrefills, reasonOf, unlessClosed, type PrefillWork } from './coordinated-prefills.js';
 import type { CoordinatedEngineOptions } from './coordinated-engine-options.js';
 import { heldHandoffs, isMintedLabel } from './held-handoffs.js';
 import { plainToWire, wireToPlain, wireToRecord } from './plain-wire.js';
-import { stripAgentMetadata } from './protocol/agent-metadata.js';
-import type { PartialEntry, RegisterRole, SubmitRequest, SubmitRequestWithKv, ToEngine } from './protocol/messages.js';
+import type {
+  ControlSignal,
+  PartialEntry,
+  RegisterRole,
+  SubmitRequest,
+  SubmitRequestWithKv,
+  ToCoordinator,
+  ToEngine,
+} from './protocol/messages.js';
 import { decodeValue, encodeValue, wireMap } from './protocol/wire-bytes.js';
 import { Float64, type Wire, type WireMap } from './protocol/wire-value.js';
 import { EngineConnection } from './zeromq/engine-connection.js';
 import { parseEndpoint } from './zeromq/address.js';
 
-interface Computing {
-  readonly abort: AbortController;
-}
+/** What every rank does in the same step. */
+type Order =
+  | ({ readonly order: 'prefill' } & PrefillWork)
+  | { readonly order: 'abort'; readonly requestId: number }
+  | { readonly order: 'signal'; readonly signal: ControlSignal };
 
 interface Decoding {
   readonly promptLength: number;
@@ -32,35 +41,40 @@ interface Decoding {
 
 /** Made by {@link CoordinatedEngine.connect}. */
 export class CoordinatedEngine {
-  private readonly computing = new Map<number, Computing>();
+  private readonly prefills: CoordinatedPrefills;
   private readonly decoding = new Map<number, Decoding>();
-  private readonly refs = new Map<number, HandoffRef>();
-  /** Tickets whose state is not in place yet. */
-  private unready: Ticket[] = [];
   private partials: PartialEntry[] = [];
-  private readonly connection: EngineConnection;
+  /** Null on other ranks than 0. */
+  private readonly connection: EngineConnection | null;
+  private readonly isAlone: boolean;
+  private failure: HandoffError | null = null;
   private readonly handoff: StateHandoff;
   private readonly role: 'prefill' | 'decode';
-  private readonly maxRequests: number;
 
   /**
    * Registers the engine, and resolves when the coordinator has accepted it. After a lost connection it registers again by
    * itself, with the handoffs it holds; what the coordinator asked for before is aborted.
    *
-   * @throws (rejects) `NOT_SET_UP`, `OPTION_INVALID`; `ARGUMENT_INVALID` for an instance of several ranks; `PEER_UNREACHABLE`
-   *   when nobody accepts it in time; `INCOMPATIBLE` with the coordinator's reason; `ZEROMQ_UNAVAILABLE`
+   * Of several ranks each calls it; ranks other than 0 are connected at once and say nothing.
+   *
+   * @throws (rejects) `NOT_SET_UP`, `OPTION_INVALID`; `LOG_CARRIER_MIXED` for several ranks whose log the host carries;
+   *   `PEER_UNREACHABLE` when nobody accepts it in time; `INCOMPATIBLE` with the coordinator's reason; `ZEROMQ_UNAVAILABLE`
    */
   static async connect(options: CoordinatedEngineOptions): Promise<CoordinatedEngine> {
-    const ranks = options.handoff.instanceMeta.length;
-    if (ranks !== 1) throw argumentError('options.handoff', 'an instance of one rank', ranks);
-    parseEndpoint(options.address, 'options.address');
-    const { role } = options.handoff.describeInstance();
+    const { handoff } = options;
+    const { role } = handoff.describeInstance();
+    if (handoff.rank === 0) parseEndpoint(options.address, 'options.address');
+    if (handoff.instanceMeta.length > 1 && handoff.carrier === 'host') {
+      const message =
+        'CoordinatedEngine needs the group carrier: with the host carrier the engine broadcasts its own messages';
+      throw new HandoffError('LOG_CARRIER_MIXED', message);
+    }
     if (role === 'prefill' && typeof options.prefill !== 'function')
       throw argumentError('options.prefill', 'a function on a prefill engine', options.prefill, 'OPTION_INVALID');
     const engine = new CoordinatedEngine(options);
     engine.listen(true);
     try {
-      await engine.connection.open(options.connectMs ?? 5_000);
+      await engine.connection?.open(options.connectMs ?? 5_000);
     } catch (error) {
       engine.listen(false);
       throw error;
@@ -72,7 +86,20 @@ export class CoordinatedEngine {
     this.handoff = options.handoff;
     const card = this.handoff.describeInstance();
     this.role = card.role;
-    this.maxRequests = card.maxRequests;
+    this.isAlone = this.handoff.instanceMeta.length === 1;
+    this.prefills = new CoordinatedPrefills({
+      handoff: this.handoff,
+      // Never called on decode; on prefill it is there.
+      prefill: options.prefill ?? (() => null),
+      maxRequests: card.maxRequests,
+      speaks: this.handoff.rank === 0,
+      say: (message) => this.say(message),
+      spread: (work) => this.order({ order: 'prefill', ...work }),
+    });
+    if (this.handoff.rank > 0) {
+      this.connection = null;
+      return;
+    }
     this.connection = new EngineConnection({
       address: options.address,
       profile: options.profile ?? 'multi-frame',
@@ -85,29 +112,28 @@ export class CoordinatedEngine {
     });
   }
 
-  /** Whether the coordinator knows this engine now; false while the connection is lost. */
+  /** Rank 0: whether the coordinator knows this engine now; false while the connection is lost. */
   get isRegistered(): boolean {
-    return this.connection.isRegistered;
+    return this.connection?.isRegistered ?? false;
   }
 
   /** Messages of the coordinator that could not be read; each was dropped. */
   get malformed(): number {
-    return this.connection.malformed;
+    return this.connection?.malformed ?? 0;
   }
 
   /** Requests of the coordinator that this engine works on or may still read. */
   get openRequests(): number {
-    return this.computing.size + this.decoding.size;
+    return this.prefills.size + this.decoding.size;
   }
 
-  /** Once a step, before scheduling: does what the coordinator asked for, and sends what waits. Returns how many messages came. */
+  /** Once a step, before scheduling; nothing to do on other ranks than 0: does what the coordinator asked for, and sends what waits. Returns how many messages came. */
   drain(): number {
+    const { connection } = this;
+    if (connection === null) return 0;
     let count = 0;
-    for (let message = this.connection.take(); message !== null; message = this.connection.take(), count++)
-      this.handle(message);
-    const ready = this.unready.filter(({ kvMeta }) => unreadyFence(kvMeta) === null);
-    if (ready.length > 0) this.unready = this.unready.filter((ticket) => !ready.includes(ticket));
-    for (const ticket of ready) this.publish(ticket);
+    for (let message = connection.take(); message !== null; message = connection.take(), count++) this.handle(message);
+    this.prefills.publishReady();
     this.flushPartials();
     return count;
   }
@@ -128,7 +154,7 @@ export class CoordinatedEngine {
   async close(): Promise<void> {
     this.listen(false);
     this.forsake();
-    await this.connection.close();
+    await this.connection?.close();
   }
 
   private registration(): RegisterRole {
@@ -153,21 +179,21 @@ export class CoordinatedEngine {
     switch (message.header) {
       case 'SUBMIT_REQUEST':
         return this.role === 'prefill'
-          ? this.compute(message)
+          ? this.prefills.accept(message.requestId, () => this.workOf(message), this.failure)
           : this.fail(message.requestId, 'this engine decodes only');
       case 'SUBMIT_REQUEST_WITH_KV':
         return this.role === 'decode'
           ? this.decode(message)
           : this.fail(message.requestId, 'this engine prefills only');
       case 'ABORT_REQUEST':
-        this.computing.get(message.requestId)?.abort.abort();
+        if (this.prefills.has(message.requestId)) this.order({ order: 'abort', requestId: message.requestId });
         if (this.decoding.has(message.requestId)) this.handoff.abortKvHandoff(message.requestId);
         return;
       case 'RELEASE_KV':
         if (this.role === 'prefill') this.handoff.releaseHandoffBlocks(message.requestId);
         return;
       case 'CLAIM_KV': {
-        const ref = this.refs.get(message.requestId);
+        const ref = this.prefills.refOf(message.requestId);
         if (ref !== undefined && message.owner !== '') this.handoff.claimHandoff(ref, message.owner);
         return;
       }
@@ -178,47 +204,31 @@ export class CoordinatedEngine {
       case 'REGISTRATION_ERROR':
         return;
       default:
-        this.options.onSignal?.(message);
-        if (message.header === 'SET_GENERATION_EPOCH') this.handoff.setGenerationEpoch(message.epoch);
+        this.order({ order: 'signal', signal: message });
     }
   }
 
-  private compute({ requestId, prompt, sampling }: SubmitRequest): void {
-    // The same id once more is the same request once more, and its pin may be read.
-    if (this.computing.has(requestId) || this.isPinned(requestId)) return;
-    if (this.computing.size >= this.maxRequests) return this.fail(requestId, 'this engine computes as many as it can');
-    const abort = new AbortController();
-    const computing = { abort };
-    this.computing.set(requestId, computing);
-    const compute = async (): Promise<void> => {
-      try {
-        const tokens = this.tokensOf(prompt);
-        const samplingParams = wireToRecord(sampling);
-        const order = { requestId, prompt: Int32Array.from(tokens), samplingParams, signal: abort.signal };
-        const ticket = await this.options.prefill!(order);
-        if (ticket.requestId !== requestId)
-          throw argumentError('ticket.requestId', String(requestId), ticket.requestId);
-        if (unreadyFence(ticket.kvMeta) === null) this.publish(ticket);
-        else this.unready.push(ticket);
-      } catch (error) {
-        // Not published, so nobody reads it.
-        unlessClosed(() => this.handoff.releaseHandoffBlocks(requestId));
-        if (abort.signal.aborted) this.connection.say({ header: 'REQUEST_ABORTED', requestId, sourceSafe: true });
-        else this.fail(requestId, reasonOf(error));
-      } finally {
-        if (this.computing.get(requestId) === computing) this.computing.delete(requestId);
-      }
-    };
-    void compute();
+  /** Every rank does it: at once where there is only one, else in the step that carries it. */
+  private order(order: Order): void {
+    if (this.isAlone) this.obey(order);
+    else unlessClosed(() => this.handoff.carry({ coordinator: order }));
   }
 
-  private publish(ticket: Ticket): void {
-    const requestId = ticket.requestId as number;
-    if (ticket.handoff !== null) this.refs.set(requestId, ticket.handoff);
-    const params = stripAgentMetadata(plainToWire(disaggregatedParams(ticket), 'ticket'));
-    const body = encodeValue(wireMap({ request_id: requestId, disaggregated_params: params }));
-    this.connection.say({ header: 'REGISTER_KV', requestId });
-    this.connection.say({ header: 'ENGINE_REPLY', replies: [{ requestId, needsDetokenize: false, body }] });
+  private obey(order: Order): void {
+    switch (order.order) {
+      case 'prefill':
+        return this.prefills.compute(order);
+      case 'abort':
+        return this.prefills.abort(order.requestId);
+      case 'signal':
+        this.options.onSignal?.(order.signal);
+        if (order.signal.header === 'SET_GENERATION_EPOCH') this.handoff.setGenerationEpoch(order.signal.epoch);
+    }
+  }
+
+  private workOf({ requestId, prompt, sampling }: SubmitRequest): PrefillWork {
+    const samplingParams = wireToRecord(sampling);
+    return { requestId, prompt: Int32Array.from(this.tokensOf(prompt)), samplingParams };
   }
 
   private push({ requestId, decodeInstanceMeta, cachedPrefixBlocks }: Extract<ToEngine, { header: 'SEND_KV' }>): void {
@@ -283,7 +293,7 @@ export class CoordinatedEngine {
       finish_reason: finished.finishReason,
     });
     const replies = [{ requestId, needsDetokenize: true, body: encodeValue(body) }];
-    this.connection.say({ header: 'ENGINE_REPLY', replies });
+    this.say({ header: 'ENGINE_REPLY', replies });
   }
 
   private settle(requestId: number, decoding: Decoding): void {
@@ -303,21 +313,28 @@ export class CoordinatedEngine {
     return value as readonly number[];
   }
 
+  private say(message: ToCoordinator): void {
+    this.connection?.say(message);
+  }
+
   private fail(requestId: number, reason: string, sourceSafe = true): void {
-    this.connection.say({ header: 'REQUEST_ERROR', requestId, reason, sourceSafe });
+    this.say({ header: 'REQUEST_ERROR', requestId, reason, sourceSafe });
   }
 
   private flushPartials(): void {
     if (this.partials.length === 0) return;
     const { partials } = this;
     this.partials = [];
-    this.connection.say({ header: 'ENGINE_REPLY_PARTIAL', partials });
+    this.say({ header: 'ENGINE_REPLY_PARTIAL', partials });
   }
 
   /** The coordinator has told, or will never hear of, everybody who waited. What is being imported is its to abort. */
   private forsake(): void {
     this.partials = [];
-    for (const { abort } of this.computing.values()) abort.abort();
+    for (const requestId of this.prefills.requestIds) {
+      if (this.connection === null) this.prefills.abort(requestId);
+      else this.order({ order: 'abort', requestId });
+    }
     if (this.role !== 'decode') return;
     unlessClosed(() => {
       for (const { requestId, state } of this.handoff.inspect().imports) {
@@ -327,54 +344,49 @@ export class CoordinatedEngine {
     });
   }
 
-  private isPinned(requestId: number): boolean {
-    return this.refs.has(requestId) || this.handoff.inspect().pins.some((pin) => pin.requestId === requestId);
-  }
-
   private listen(on: boolean): void {
     const change = on ? 'on' : 'off';
-    for (const [name, listener] of Object.entries(this.listeners))
+    const { carried, ...spoken } = this.listeners;
+    const listeners = { ...(this.isAlone ? {} : { carried }), ...(this.connection === null ? {} : spoken) };
+    for (const [name, listener] of Object.entries(listeners))
       this.handoff[change](name as keyof StateHandoffEvents, listener as never);
   }
 
   private readonly listeners: Partial<StateHandoffEvents> = {
     kvReadDone: (notice) =>
       this.about(notice, (requestId, decoding) => {
-        this.connection.say({ header: 'KV_READ_DONE', requestId });
+        this.say({ header: 'KV_READ_DONE', requestId });
         decoding.isRead = true;
         if (decoding.isSettled) this.decoding.delete(requestId);
       }),
     kvTransferReady: (notice) =>
       this.about(notice, (requestId) => {
         const { cachedPrefixBlocks } = notice;
-        this.connection.say({ header: 'KV_TRANSFER_READY', requestId, cachedPrefixBlocks });
+        this.say({ header: 'KV_TRANSFER_READY', requestId, cachedPrefixBlocks });
       }),
     requestError: (notice) =>
       this.about(notice, (requestId) => this.fail(requestId, notice.error.message, notice.sourceSafe)),
     requestAborted: (notice) =>
       this.about(notice, (requestId) =>
-        this.connection.say({ header: 'REQUEST_ABORTED', requestId, sourceSafe: notice.sourceSafe }),
+        this.say({ header: 'REQUEST_ABORTED', requestId, sourceSafe: notice.sourceSafe }),
       ),
+    carried: ({ coordinator }) => {
+      if (coordinator !== undefined) this.obey(coordinator as Order);
+    },
+    engineFailed: (error) => {
+      if (this.failure !== null) return;
+      this.failure = error;
+      for (const requestId of this.prefills.requestIds) this.prefills.fail(requestId, error);
+      // Nothing more is to be routed here. What failed with it is told first, in this same call.
+      setImmediate(() => void this.connection?.close());
+    },
     released: ({ requestId }) => {
-      if (isMintedLabel(requestId)) this.refs.delete(requestId);
+      if (isMintedLabel(requestId)) this.prefills.forget(requestId);
     },
   };
 
   private about({ requestId }: ImportNotice, tell: (requestId: number, decoding: Decoding) => void): void {
     const decoding = isMintedLabel(requestId) ? this.decoding.get(requestId) : undefined;
     if (decoding !== undefined) tell(requestId as number, decoding);
-  }
-}
-
-function reasonOf(error: unknown): string {
-  return isHandoffError(error) || error instanceof Error ? error.message : String(error);
-}
-
-/** After the handoff was closed there is nothing left to end. */
-function unlessClosed(call: () => void): void {
-  try {
-    call();
-  } catch (error) {
-    if (!isHandoffError(error) || error.code !== 'CLOSED') throw error;
   }
 }

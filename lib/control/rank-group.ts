@@ -46,6 +46,8 @@ export type LogRecord =
     }
   | { readonly kind: 'push-safe'; readonly pushId: number }
   | { readonly kind: 'attest-dead'; readonly instance: string; readonly incarnation: string }
+  /** What the host has for every rank; the log only carries it. */
+  | { readonly kind: 'carried'; readonly message: Readonly<Record<string, unknown>> }
   | {
       readonly kind: 'instance-failed';
       readonly code: InstanceFailureCode;

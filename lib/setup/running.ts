@@ -59,7 +59,8 @@ export function startRunning(input: RunningInput): Running {
     try {
       context.blocks.setClock(index);
     } finally {
-      if (decode !== null) decode.apply(record);
+      if (record.kind === 'carried') notices.tell('carried', record.message);
+      else if (decode !== null) decode.apply(record);
       else prefill?.apply(record);
     }
     // What an attestation made quiet shows in the next poll, and an idle engine polls when it is woken.

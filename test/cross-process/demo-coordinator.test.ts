@@ -94,6 +94,20 @@ describe('ends in the middle', () => {
   });
 });
 
+test('engines of several ranks, a process each: the coordinator speaks with one of them, the log with the others', async () => {
+  const shapes = ['--prefill', 'tp=2+tp=1', '--decode', 'tp=1+pp=2'];
+  const run = startDemo('--json', '--coordinator', '--model', 'attention', ...shapes, ...smallDemo);
+  const { status } = await run.ended;
+  const report = JSON.parse(run.out()) as Verdict & { models: [ModelReport] };
+  const [{ rows, surprises, processIds, memory }] = report.models;
+  expect([...surprises, ...rows.flatMap((row) => [...row.surprises, ...row.differences])]).toEqual([]);
+  expect(report).toMatchObject({ requests: 21, asExpected: 21, identical: true, ok: true });
+  expect(status).toBe(0);
+  expect([processIds.prefill.length, processIds.decode.length]).toEqual([3, 3]);
+  expect(memory).toEqual({ prefill: '429 of 429 blocks on 3 ranks', decode: '141 of 141 blocks on 3 ranks' });
+  expect(new Set(rows.flatMap(({ decodedBy }) => decodedBy ?? []))).toEqual(new Set(['decode 1', 'decode 2']));
+});
+
 test('two engines are killed in the middle: the rest goes on, and every block and pin is accounted for', async () => {
   const run = startDemo('--json', '--coordinator', '--chaos', '--model', 'attention', ...smallDemo);
   const { status } = await run.ended;

@@ -9,8 +9,8 @@ import {
   CoordinatorServer,
   wireMap,
 } from 'state-handoff/coordinator';
-import type { ClientEvent, ClientRequest, PrefillOrder, WireMap } from 'state-handoff/coordinator';
-import type { Ticket } from 'state-handoff';
+import type { ClientEvent, ClientRequest, DecodeOrder, PrefillOrder, WireMap } from 'state-handoff/coordinator';
+import { HandoffError, type Ticket } from 'state-handoff';
 import { ToyEngine } from '../../examples/custom-engine.js';
 import { until } from '../support/waiting.js';
 
@@ -25,6 +25,7 @@ let prefillEnd: CoordinatedEngine;
 let decodeEnd: CoordinatedEngine;
 let client: CoordinatorClient;
 let compute: (order: PrefillOrder) => Ticket | Promise<Ticket>;
+let seenOrder: DecodeOrder | null;
 let decodes: boolean;
 /** Decode stands still once a request has this many tokens. */
 let pauseAt: number;
@@ -112,7 +113,11 @@ beforeEach(async () => {
     connectMs,
     prefill: (order) => compute(order),
   });
-  decodeEnd = await CoordinatedEngine.connect({ handoff: decode.handoff, address, tokenize, connectMs });
+  const onHandoff = (order: DecodeOrder): void => {
+    seenOrder = order;
+    if (order.samplingParams['refuse'] === true) throw new Error('the engine refuses it');
+  };
+  decodeEnd = await CoordinatedEngine.connect({ handoff: decode.handoff, address, tokenize, connectMs, onHandoff });
   client = await CoordinatorClient.connect({ address, connectMs });
   loop = setInterval(step, 1);
 });
@@ -235,6 +240,28 @@ it('ends what it generates when the coordinator is gone', async () => {
   await allIsBack();
 });
 
+it('a request whose arrival the engine refuses fails with its reason, and one that it is told of has its names', async () => {
+  seenOrder = null;
+  const plain = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2 }), { xRequestId: 'mine' });
+  await all(plain);
+  expect(seenOrder).toMatchObject({ prompt: Int32Array.from(prompt), samplingParams: { x_request_id: 'mine' } });
+  const refused = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2, refuse: true }));
+  await expect(all(refused)).rejects.toThrow('the engine refuses it');
+  await refused.sourceSafe;
+  await allIsBack();
+});
+
+it('leaves the coordinator when its engine has failed, and tells why what it computes fails', async () => {
+  compute = () => new Promise(() => undefined);
+  const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }));
+  await until('prefill computes', () => prefillEnd.openRequests === 1);
+  prefill.handoff.emit('engineFailed', new HandoffError('RANK_LOST', 'rank 1 is lost'));
+  await expect(all(request)).rejects.toThrow('rank 1 is lost');
+  await until('it has left', () => !prefillEnd.isRegistered);
+  const next = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }));
+  await expect(all(next)).rejects.toThrow('no prefill engine is registered');
+});
+
 it('refuses what cannot be connected, with the reason', async () => {
   const { address } = server;
   const { handoff } = prefill;
@@ -247,8 +274,6 @@ it('refuses what cannot be connected, with the reason', async () => {
     code: 'NOT_SET_UP',
   });
   await fresh.handoff.setupKvTransfer('decode', 'host');
-  Object.defineProperty(fresh.handoff, 'instanceMeta', { value: [{}, {}], configurable: true });
-  await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address })).rejects.toThrow('one rank');
   Object.defineProperty(fresh.handoff, 'instanceMeta', { value: [{ request_capacity: 0 }] });
   await expect(CoordinatedEngine.connect({ handoff: fresh.handoff, address, connectMs })).rejects.toMatchObject({
     code: 'INCOMPATIBLE',

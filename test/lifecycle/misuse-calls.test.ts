@@ -161,6 +161,13 @@ const calls: Readonly<Record<string, Call>> = {
     needs: 'setup',
     answer: ({ carrier }) => ({ value: carrier === 'local' ? 1 : 2 }),
   },
+  carry: { invoke: (sdk) => sdk.carry({ a: 1 }), needs: 'setup', leader: 'always', answer: value(undefined) },
+  carrier: {
+    invoke: (sdk) => sdk.carrier,
+    needs: 'setup',
+    answer: ({ carrier }) => ({ value: carrier }),
+  },
+  rank: { invoke: (sdk) => sdk.rank, needs: 'setup', answer: ({ rank }) => ({ value: rank }) },
   identity: {
     invoke: (sdk) => sdk.identity,
     needs: 'nothing',

@@ -105,6 +105,10 @@ const record: fc.Arbitrary<LogRecord> = fc.oneof(
     isPlainOnly,
   ),
   fc.record(
+    { kind: fc.constant('carried' as const), message: map(plain) as fc.Arbitrary<Record<string, unknown>> },
+    isPlainOnly,
+  ),
+  fc.record(
     { kind: fc.constant('attest-dead' as const), instance: fc.string(), incarnation: fc.string() },
     isPlainOnly,
   ),

@@ -142,6 +142,7 @@ describe('step frames', () => {
       'frame.records[0].instance: expected at most 256 characters, got null',
       wrong({ kind: 'attest-dead', instance: null, incarnation: 'x' }),
     ],
+    ['frame.records[0].message: expected a map, got 7', wrong({ kind: 'carried', message: 7 })],
     ['frame.records[0].prompt: expected tokens, got an array of 2', wrong({ ...add, prompt: [1, 2] })],
     ['frame.records[0].prompt: expected tokens, got a Int32Array', wrong({ ...add, prompt: new Int32Array() })],
     ['frame.records[0].blockHashes: expected hashes, got an array of 0', wrong({ ...add, blockHashes: [] })],

@@ -122,6 +122,7 @@ const fields: {
   },
   'push-safe': { pushId: positive },
   'attest-dead': { instance: name, incarnation: name },
+  carried: { message: map },
   'instance-failed': {
     code: oneOf(...failureCodes),
     rank: requires('null or a rank', (value) => value === null || isWithin(value, 0, int32Max)),
