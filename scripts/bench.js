@@ -12,6 +12,10 @@ const root = dirname(__dirname);
 const benches = join('test', 'bench');
 
 function parseArguments(args) {
+  if (args.includes('--help')) {
+    console.log('usage: npm run bench -- [--only NAME] [--write]');
+    process.exit(0);
+  }
   const options = { only: null, write: false };
   for (let index = 0; index < args.length; index += 1) {
     if (args[index] === '--write') options.write = true;

@@ -6,10 +6,15 @@
 const { loadTypescript } = require('./load-typescript');
 
 const options = { worlds: 2000, seed: 1, fault: -1 };
+if (process.argv.includes('--help')) {
+  console.log('usage: npm run simulate:coordinator -- [--worlds N] [--seed S] [--fault I]');
+  process.exit(0);
+}
 for (let index = 2; index < process.argv.length; index += 2) {
   const name = process.argv[index].replace(/^--/, '');
   const value = Number(process.argv[index + 1]);
-  if (!Object.hasOwn(options, name) || !Number.isSafeInteger(value) || value < 0) {
+  const isKnown = process.argv[index].startsWith('--') && Object.hasOwn(options, name);
+  if (!isKnown || !Number.isSafeInteger(value) || value < (name === 'worlds' ? 1 : 0)) {
     console.error(
       `simulate-coordinator: expected --worlds N, --seed S or --fault I, got ${process.argv.slice(index).join(' ')}`,
     );

@@ -14,6 +14,10 @@ const hungMs = 60_000;
 const list = '../test/simulation/planted-faults.ts';
 
 function parseArguments(args) {
+  if (args.includes('--help')) {
+    console.log('usage: npm run simulate:planted -- [--worlds N] [--only TEXT]');
+    process.exit(0);
+  }
   const options = { worlds: worldsDefault, only: '' };
   for (let index = 0; index < args.length; index += 2) {
     const [name, value] = [args[index], args[index + 1]];

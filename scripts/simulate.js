@@ -18,6 +18,10 @@ const hungMs = 600_000;
 const progressFolder = join(root, '.cache', 'simulate');
 
 function parseArguments(args) {
+  if (args.includes('--help')) {
+    console.log('usage: npm run simulate -- [--worlds N] [--seed S] [--jobs J] [--fresh]');
+    process.exit(0);
+  }
   const options = { worlds: worldsDefault, seed: 1, jobs: availableParallelism(), fresh: false };
   for (let index = 0; index < args.length; index += 1) {
     const name = args[index].replace(/^--/, '');

@@ -89,8 +89,11 @@ export class BlockPool implements BlockAllocator {
     return this.poolSize - 1 - this.freeCount;
   }
 
-  /** @param time - a safe integer; it may go back */
-  /** Moves the LRU clock; under the SDK it is the index of the schedule log. */
+  /**
+   * Moves the LRU clock; under the SDK it is the index of the schedule log.
+   *
+   * @param time - a safe integer; it may go back
+   */
   setClock(time: number): void {
     native(() => this.#native.setClock(time));
   }

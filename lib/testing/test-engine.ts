@@ -219,7 +219,8 @@ export class TestEngine implements EngineContext {
     const { running } = this.batch;
     const blame = (what: string): void => this.#violation(`attempt ${request.attemptId} ${what}`);
     if (this.role !== 'decode') blame('was given to a prefill engine');
-    if (!this.isScheduling) blame('was admitted outside the scheduling point');
+    if (!this.isScheduling)
+      blame('was admitted outside the scheduling point; set isScheduling around scheduleWaitingRequests');
     if (running.size >= this.maxRequests) blame('was admitted into a full batch');
     if (running.has(request.attemptId)) blame('was admitted twice');
     const promptBlocks = Math.ceil(request.prompt.length / this.blockSize);

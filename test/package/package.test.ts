@@ -25,7 +25,7 @@ const typescript = join(projectRoot, 'node_modules', 'typescript', 'bin', 'tsc')
 
 test('the tarball holds the library, what builds the addon, and nothing else', () => {
   const expected =
-    /^(?:dist\/lib\/.+\.(?:js|js\.map|d\.ts)|cuda\/.+\.(?:h|cc|cu|cuh)|binding\.gyp|scripts\/(?:install|node-headers|build-kernels)\.js|package\.json|README\.md|LICENSE|CHANGELOG\.md)$/;
+    /^(?:dist\/lib\/.+\.(?:js|js\.map|d\.ts)|cuda\/.+\.(?:h|cc|cu|cuh)|binding\.gyp|scripts\/(?:install|node-headers|build-kernels)\.js|docs\/[a-z-]+\.(?:md|svg)|examples\/custom-[a-z-]+\.ts|package\.json|README\.md|LICENSE|CHANGELOG\.md)$/;
   expect(packed.files.filter((path) => !expected.test(path))).toEqual([]);
   for (const file of [
     'LICENSE',
@@ -37,6 +37,16 @@ test('the tarball holds the library, what builds the addon, and nothing else', (
   ]) {
     expect(packed.files).toContain(file);
   }
+});
+
+test('what the README tells its reader to look at is in the tarball, CONTRIBUTING aside', () => {
+  const readme = readProjectFile('README.md');
+  const named = [
+    ...[...readme.matchAll(/\]\((?!https?:|#)([^)#\s]+)/g)].map(([, target = '']) => target),
+    ...[...readme.matchAll(/`(examples\/[\w./-]+\.ts)`/g)].map(([, path = '']) => path),
+  ];
+  expect(named.length).toBeGreaterThan(5);
+  expect(named.filter((path) => path !== 'CONTRIBUTING.md' && !packed.files.includes(path))).toEqual([]);
 });
 
 test('every entry point of the manifest is in the tarball', () => {
@@ -96,7 +106,9 @@ describeOptional('package', packed.missing, 'the installed package', () => {
   });
 
   test('the examples of the README compile and run against it', () => {
-    for (const { name, code } of testedBlocks(readProjectFile('README.md'))) {
+    for (const { name, code } of ['README.md', 'docs/testing.md'].flatMap((path) =>
+      testedBlocks(readProjectFile(path)),
+    )) {
       writeFileSync(join(packed.consumer, `${name}.mts`), code);
       expect({ name, ...compile(`${name}.mts`) }).toEqual({ name, status: 0, output: '' });
       const { status, output } = runIn(packed.consumer, process.execPath, [`${name}.mjs`]);

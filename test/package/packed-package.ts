@@ -53,6 +53,7 @@ export function packAndInstall(): PackedPackage {
     mkdirSync(consumer);
     for (const name of [
       'lib',
+      'docs',
       'examples',
       'cuda',
       'scripts',

@@ -358,7 +358,7 @@ describe('decode', () => {
     prefill.isScheduling = true;
     prefill.admitPrefilledDecode(request);
     expect(messages).toEqual([
-      'attempt 1 was admitted outside the scheduling point',
+      'attempt 1 was admitted outside the scheduling point; set isScheduling around scheduleWaitingRequests',
       'attempt 1 was admitted into a full batch',
       'attempt 1 was admitted twice',
       'attempt 1 came with 2 blocks for 3',
