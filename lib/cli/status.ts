@@ -96,10 +96,15 @@ function print(answer: WireMap, write: WriteLine): void {
   );
   for (const entry of listOf(answer.get('engines'))) {
     const engine = mapOf(entry);
-    const silent = engine.get('silent') === true ? ', silent' : '';
+    const silent = engine.get('silent') === true ? `, STOPPED: not heard for ${text(engine, 'silent_ms')} ms` : '';
     write(
       `engine ${text(engine, 'peer')}: ${text(engine, 'role')}, ${text(engine, 'active')} active, ${text(engine, 'queued')} queued of ${text(engine, 'request_capacity')}, slots ${text(engine, 'slots_used')} of ${text(engine, 'slot_capacity')}${silent}`,
     );
+    const load = mapOf(engine.get('load'));
+    if (load.has('blocks_usable'))
+      write(
+        `  blocks ${text(load, 'blocks_free')} free, ${text(load, 'blocks_evictable')} evictable, ${text(load, 'blocks_pinned')} pinned, ${text(load, 'blocks_quarantined')} quarantined of ${text(load, 'blocks_usable')}; ${text(load, 'imports_quarantined')} imports in quarantine`,
+      );
   }
   for (const entry of listOf(answer.get('pins'))) {
     const pin = mapOf(entry);
@@ -123,7 +128,7 @@ function shown(value: Wire): string {
 
 /** As JSON: integers beyond 2^53 as text, bytes as hexadecimal text. */
 function plain(value: Wire): unknown {
-  if (value instanceof Float64) return value.value;
+  if (value instanceof Float64) return Math.round(value.value * 1e3) / 1e3;
   if (typeof value === 'bigint') return String(value);
   if (value instanceof Uint8Array) return Buffer.from(value).toString('hex');
   if (Array.isArray(value)) return (value as readonly Wire[]).map(plain);

@@ -36,6 +36,11 @@ export interface CoordinatedEngineOptions {
   readonly profile?: WireProfile;
   /** Keys and name, for a coordinator that uses CURVE; the name is this engine's alone. */
   readonly curve?: CurvePeer;
+  /**
+   * Milliseconds between words to the coordinator on how loaded this engine is (`load()`); one that misses three is shown as
+   * stopped. Default 1,000 in the multi-frame profile; null, the default in the other: none, as Megatron's router knows none.
+   */
+  readonly statusMs?: number | null;
   /** How long the coordinator may take to accept the registration, in milliseconds. Default 5,000. */
   readonly connectMs?: number;
   /**

@@ -10,6 +10,7 @@ import type { ImportNotice, StateHandoffEvents } from '../events.js';
 import type { StateHandoff } from '../state-handoff.js';
 import { CoordinatedPrefills, reasonOf, unlessClosed, type PrefillWork } from './coordinated-prefills.js';
 import type { CoordinatedEngineOptions } from './coordinated-engine-options.js';
+import { loadNumbers, statusInterval } from './engine-status.js';
 import { heldHandoffs, isMintedLabel } from './held-handoffs.js';
 import { plainToWire, wireToPlain, wireToRecord } from './plain-wire.js';
 import type {
@@ -104,6 +105,8 @@ export class CoordinatedEngine {
       address: options.address,
       profile: options.profile ?? 'multi-frame',
       curve: options.curve,
+      statusMs: statusInterval(options),
+      status: () => loadNumbers(this.handoff),
       instance: card.instance,
       register: () => this.registration(),
       onMessage: () => this.options.onMessage?.(),

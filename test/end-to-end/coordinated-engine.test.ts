@@ -283,3 +283,20 @@ it('refuses what cannot be connected, with the reason', async () => {
   ).rejects.toMatchObject({ code: 'PEER_UNREACHABLE' });
   await fresh.handoff.close();
 });
+
+test('tells the coordinator how loaded each end is', async () => {
+  await until('both are heard', () =>
+    server.snapshot().engines.every(({ load }) => load['blocks_usable'] === usableBlocks),
+  );
+  const [engine] = server.snapshot().engines;
+  expect(engine!.load).toMatchObject({
+    blocks_free: usableBlocks,
+    blocks_quarantined: 0,
+    imports_quarantined: 0,
+    free_fraction: 1,
+    interval_ms: 1_000,
+  });
+  await expect(
+    CoordinatedEngine.connect({ handoff: decode.handoff, address: server.address, statusMs: 0 }),
+  ).rejects.toThrow('options.statusMs: expected null or an integer in [10, 3600000], got 0');
+});

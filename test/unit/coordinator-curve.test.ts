@@ -208,6 +208,8 @@ test('an engine’s connection takes keys, and is told when they are not its own
       profile: 'multi-frame',
       curve,
       instance: 'some engine',
+      status: () => ({}),
+      statusMs: null,
       register: () => register as never,
       onMessage: () => undefined,
       onRejected: () => undefined,

@@ -12,7 +12,7 @@ import type {
   ToCoordinator,
   ToEngine,
 } from '../protocol/messages.js';
-import type { Wire, WireMap } from '../protocol/wire-value.js';
+import { Float64, type Wire, type WireMap } from '../protocol/wire-value.js';
 import { coordinatorSignals, type CoordinatorState } from './control-signals.js';
 import { settleOptions, type CoordinatorOptions, type SettledOptions } from './coordinator-options.js';
 import { snapshotOf, statusMap } from './coordinator-snapshot.js';
@@ -392,8 +392,9 @@ function isTrue(value: Wire | undefined): boolean {
 }
 
 function numbersOf(status: WireMap): Readonly<Record<string, number>> {
-  const numbers = [...status].filter((entry): entry is [string, number] => typeof entry[1] === 'number');
-  return Object.fromEntries(numbers.slice(0, loadKeysMax));
+  const numbers = [...status].map(([key, value]) => [key, value instanceof Float64 ? value.value : value] as const);
+  const known = numbers.filter((entry): entry is readonly [string, number] => typeof entry[1] === 'number');
+  return Object.fromEntries(known.slice(0, loadKeysMax));
 }
 
 const loadKeysMax = 64;

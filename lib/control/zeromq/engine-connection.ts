@@ -8,6 +8,7 @@ import type { Dealer } from 'zeromq';
 import { HandoffError, isHandoffError } from '../../errors.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { RegisterRole, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import { Float64, type Wire, type WireMap } from '../protocol/wire-value.js';
 import type { CurvePeer } from './curve-peers.js';
 import { curveIdentity, type SocketIdentity } from './socket-identity.js';
 import { watchDisconnects } from './disconnects.js';
@@ -23,6 +24,9 @@ export interface EngineConnectionOptions {
   readonly instance: string;
   /** Said first on every connection, made anew for each. */
   readonly register: () => RegisterRole;
+  /** How the engine is, told every `statusMs` milliseconds while it is registered; null: never. */
+  readonly status: () => Readonly<Record<string, number>>;
+  readonly statusMs: number | null;
   /** A message waits. */
   readonly onMessage: () => void;
   /** The coordinator rejected a registration; the connection is closed. */
@@ -42,6 +46,7 @@ export class EngineConnection {
   private acknowledged = false;
   private sending: Promise<void> = Promise.resolve();
   private timer: NodeJS.Timeout | null = null;
+  private reportTimer: NodeJS.Timeout | null = null;
   private isClosed = false;
   private refusedKey = false;
   private malformedCount = 0;
@@ -157,6 +162,7 @@ export class EngineConnection {
     if (message.header === 'REGISTER_ROLE_ACK') {
       this.acknowledged = true;
       this.settle?.resolve();
+      this.report();
     } else if (message.header === 'REGISTRATION_ERROR') {
       const details = { reason: message.reason };
       const error = new HandoffError('INCOMPATIBLE', `the coordinator refused this engine: ${message.reason}`, {
@@ -171,6 +177,16 @@ export class EngineConnection {
       this.inbox.push(message);
       this.options.onMessage();
     }
+  }
+
+  /** Tells how the engine is, now and every interval: a process that is stopped falls silent by it. */
+  private report(): void {
+    const { status, statusMs } = this.options;
+    if (this.reportTimer !== null) clearTimeout(this.reportTimer);
+    this.reportTimer = null;
+    if (statusMs === null || !this.acknowledged || this.isClosed) return;
+    this.say({ header: 'ENGINE_STATUS', status: statusMap(status(), statusMs) });
+    this.reportTimer = setTimeout(() => this.report(), statusMs);
   }
 
   private lose(socket: Dealer): void {
@@ -197,8 +213,17 @@ export class EngineConnection {
     if (socket !== null && !this.isClosed) socket.linger = 0;
     this.socket = null;
     this.acknowledged = false;
+    if (this.reportTimer !== null) clearTimeout(this.reportTimer);
     this.inbox = [];
     this.hasRoom?.();
     socket?.close();
   }
+}
+
+function statusMap(status: Readonly<Record<string, number>>, intervalMs: number): WireMap {
+  const entries = Object.entries(status).map(([key, value]): [string, Wire] => [
+    key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+    Number.isSafeInteger(value) ? value : new Float64(value),
+  ]);
+  return new Map<string, Wire>([...entries, ['interval_ms', intervalMs]]);
 }
