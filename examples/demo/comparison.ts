@@ -35,7 +35,7 @@ export async function compare(
     (error) => vigil.fail(error),
   );
   begun(worker);
-  const ranks = { ...rankShape({}), rank: 0, world: 'none', secret: '' };
+  const ranks = { ...rankShape({}), stages: null, rank: 0, world: 'none', secret: '' };
   worker.send({ kind: 'start', engine: { ...setting, coordinator: null, corrupt: false, ranks } });
   await vigil.until('the comparing engine to be ready', () => ready);
   for (const { request, sampling } of due) {

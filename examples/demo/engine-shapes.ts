@@ -28,7 +28,8 @@ export function enginesOf(given: ReadonlyMap<string, string>, usual = 1): Engine
     throw badInput('--inference-shards', 'neither --prefill nor --decode beside it', spec);
   }
   const shards = named('--inference-shards', () => shardsIn(spec, true));
-  const having = (wanted: string): RankShape[] => shards.filter(({ role }) => role === wanted).map(shapeOf);
+  const having = (wanted: 'prefill' | 'decode'): RankShape[] =>
+    staged(wanted, given, shards.filter(({ role }) => role === wanted).map(shapeOf));
   return { prefill: having('prefill'), decode: having('decode') };
 }
 
@@ -38,7 +39,20 @@ function sideOf(side: 'prefill' | 'decode', given: ReadonlyMap<string, string>, 
   const shards = named(flag, () => shardsIn(given.get(flag) ?? Array(usual).fill('tp=1').join('+'), false));
   const other = shards.find(({ role }) => role !== null && role !== side);
   if (other !== undefined) throw badInput(`${flag} role`, side, other.role);
-  return shards.map(shapeOf);
+  return staged(side, given, shards.map(shapeOf));
+}
+
+/** With the layers of each stage, when they are given: `--prefill-stages 3,0,1`. */
+function staged(side: 'prefill' | 'decode', given: ReadonlyMap<string, string>, shapes: RankShape[]): RankShape[] {
+  const flag = `--${side}-stages`;
+  const text = given.get(flag);
+  if (text === undefined) return shapes;
+  if (!/^\d{1,4}(?:,\d{1,4})*$/.test(text)) throw badInput(flag, 'numbers of layers with commas between', text);
+  const stages = text.split(',').map(Number);
+  return shapes.map((shape) => {
+    if (shape.pp !== stages.length) throw badInput(flag, `${shape.pp} numbers, one a stage (pp)`, text);
+    return { ...shape, stages };
+  });
 }
 
 /** A key that is given twice is a slip; the reference takes the last one (spec 2). */
@@ -64,8 +78,11 @@ export function checkEngines(model: ModelConfig, { prefill, decode }: EngineShap
   ] as const) {
     for (const shape of shapes) {
       const layers = model.layers.length;
-      if (shape.pp > layers) throw badInput(`${flag} pp`, `at most the ${layers} layers of the model`, shape.pp);
-      named(flag, () => rankSlice(model, new RankPlace(rankShape(shape), 0).parallelism));
+      if (shape.pp > layers && !shape.stages)
+        throw badInput(`${flag} pp`, `at most the ${layers} layers of the model`, shape.pp);
+      named(shape.stages ? `${flag}-stages` : flag, () =>
+        rankSlice(model, new RankPlace(rankShape(shape), 0).parallelism),
+      );
     }
   }
 }

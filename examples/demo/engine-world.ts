@@ -68,7 +68,7 @@ export class EngineWorld<Commands extends Schema, Answers extends Schema> {
     const world = `state-handoff-demo-${process.pid}-${randomBytes(8).toString('hex')}`;
     const secret = randomBytes(16).toString('hex');
     for (const worker of this.workers) {
-      const ranks = { ...this.shape, rank: worker.place.rank, world, secret };
+      const ranks = { ...this.shape, stages: this.shape.stages ?? null, rank: worker.place.rank, world, secret };
       worker.process.send({ kind: 'start', engine: { ...engine, ranks } } as never);
     }
   }

@@ -95,6 +95,7 @@ const ranks = record({
   pp: integer(1, 64),
   ep: integer(1, 64),
   expertTp: integer(1, 64),
+  stages: nullable(list(integer(0, 64), 64)),
   dp: integer(1, 64),
   rank: integer(0, 4095),
   /** Of the sockets between them. */

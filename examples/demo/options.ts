@@ -61,6 +61,8 @@ usage: npm run demo -- [flags]
   --prefill SIZES     ranks of the prefill engine, a process each: tp=2,pp=1 (tensor and pipeline parallel), and ep, dp,
                       expt_tp for experts over dp engines in lockstep; default one rank
   --decode SIZES      the same for the decode engine; several engines: tp=2+pp=2
+  --prefill-stages N,N
+  --decode-stages N,N layers of each pipeline stage of that side, 0 allowed; default as even as can be
   --inference-shards SPEC
                       both sides at once: role=prefill,tp=2+role=decode,pp=2
   --coordinator       behind the shipped coordinator, a process of its own; by default with two engines a side
@@ -85,7 +87,7 @@ const integers = {
   '--seed': [0, 2 ** 32 - 1],
 } as const;
 const names = { '--model': kinds, '--transport': transports } as const;
-const texts = ['--prefill', '--decode', '--inference-shards', '--svg'];
+const texts = ['--prefill', '--decode', '--prefill-stages', '--decode-stages', '--inference-shards', '--svg'];
 const valued = [...Object.keys(integers), ...Object.keys(names), ...texts, '--prompt', '--prompt-file'];
 
 /**

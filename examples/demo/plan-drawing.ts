@@ -78,7 +78,7 @@ export function planLines({ title, links }: InstancePlan): string[] {
 }
 
 /** `TP 2, PP 2`, and what else is not 1. */
-function shapeText({ tp, pp, ep, expertTp, dp }: RankShape): string {
+function shapeText({ tp, pp, ep, expertTp, dp, stages }: RankShape): string {
   const experts = expertTp === tp ? [] : [`expert TP ${expertTp}`];
   const rest = [
     ['EP', ep],
@@ -86,7 +86,7 @@ function shapeText({ tp, pp, ep, expertTp, dp }: RankShape): string {
   ] as const;
   return [
     `TP ${tp}`,
-    `PP ${pp}`,
+    stages ? `PP ${pp} (${stages.join('+')} layers)` : `PP ${pp}`,
     ...rest.filter(([, size]) => size > 1).map((pair) => pair.join(' ')),
     ...experts,
   ].join(', ');

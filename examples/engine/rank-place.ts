@@ -15,15 +15,25 @@ export interface RankShape {
   readonly ep: number;
   readonly expertTp: number;
   readonly dp: number;
+  /** Layers of each of the `pp` stages, none allowed; left out or null: as even as can be. */
+  readonly stages?: readonly number[] | null;
 }
 
 /** Fills in what is left out: one of everything, and experts cut like the rest. @throws `ARGUMENT_INVALID` */
-export function rankShape({ tp = 1, pp = 1, ep = 1, dp = 1, expertTp = tp }: Partial<RankShape>): RankShape {
+export function rankShape({
+  tp = 1,
+  ep = 1,
+  dp = 1,
+  expertTp = tp,
+  stages = null,
+  ...rest
+}: Partial<RankShape>): RankShape {
+  const pp = rest.pp ?? stages?.length ?? 1;
   for (const [name, size] of Object.entries({ tp, pp, ep, dp, expertTp })) requireInteger(name, size, 1, 1024);
   if ((tp * dp) % (expertTp * ep) !== 0) {
     throw badInput('expertTp * ep', `a divisor of the ${tp * dp} ranks of a stage over all instances`, expertTp * ep);
   }
-  return { tp, pp, ep, expertTp, dp };
+  return { tp, pp, ep, expertTp, dp, stages };
 }
 
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, index) => index);
@@ -70,6 +80,7 @@ export class RankPlace {
       tpRank: this.tensorRank,
       ppSize: pp,
       ppRank: this.stage,
+      stages: shape.stages ?? null,
       epSize: ep,
       epRank: Math.floor((inStage % (expertTp * ep)) / expertTp),
       expertTpSize: expertTp,

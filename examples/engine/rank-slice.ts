@@ -18,6 +18,8 @@ export interface Parallelism {
   readonly tpRank: number;
   readonly ppSize: number;
   readonly ppRank: number;
+  /** Layers of each stage, none allowed; null: as even as can be. */
+  readonly stages: readonly number[] | null;
   readonly epSize: number;
   readonly epRank: number;
   /** How many ranks cut one expert, and which of them this one is. */
@@ -31,6 +33,7 @@ export const singleRank: Parallelism = {
   tpRank: 0,
   ppSize: 1,
   ppRank: 0,
+  stages: null,
   epSize: 1,
   epRank: 0,
   expertTpSize: 1,
@@ -71,10 +74,7 @@ export function rankSlice(config: ModelConfig, parallelism: Parallelism = single
     const each = count / size;
     return { from: rank * each, to: (rank + 1) * each };
   };
-  const layers = {
-    from: Math.floor((config.layers.length * ppRank) / ppSize),
-    to: Math.floor((config.layers.length * (ppRank + 1)) / ppSize),
-  };
+  const layers = stageLayers(config.layers.length, parallelism);
   const { kvHeads } = config.attention;
   const sharedHead = tpSize > kvHeads && tpSize % kvHeads === 0 ? Math.floor((tpRank * kvHeads) / tpSize) : -1;
   return {
@@ -93,6 +93,17 @@ export function rankSlice(config: ModelConfig, parallelism: Parallelism = single
     isFirstStage: ppRank === 0,
     isLastStage: ppRank === ppSize - 1,
   };
+}
+
+function stageLayers(count: number, { ppSize, ppRank, stages }: Parallelism): Range {
+  if (stages === null) {
+    return { from: Math.floor((count * ppRank) / ppSize), to: Math.floor((count * (ppRank + 1)) / ppSize) };
+  }
+  const sum = (upTo: number): number => stages.slice(0, upTo).reduce((total, layers) => total + layers, 0);
+  if (stages.length !== ppSize) throw badInput('stages', `${ppSize} numbers of layers, one a stage`, stages.join(','));
+  for (const [stage, layers] of stages.entries()) requireInteger(`stages[${stage}]`, layers, 0, count);
+  if (sum(ppSize) !== count) throw badInput('stages', `the ${count} layers of the model in all`, sum(ppSize));
+  return { from: sum(ppRank), to: sum(ppRank + 1) };
 }
 
 function kindRange(config: ModelConfig, mixer: 'attention' | 'ssm', layers: Range): Range {

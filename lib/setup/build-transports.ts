@@ -55,7 +55,7 @@ export async function buildTransports(backend: Backend, context: EngineContext, 
         requireMemoryKinds(transport, context);
         for (const region of context.regions) transport.register(region);
         await transport.open?.();
-        open.push({ transport, grant: transport.grant(), whyNot });
+        open.push({ transport, grant: context.regions.length === 0 ? null : transport.grant(), whyNot });
       } catch (error) {
         if (entries.length === 1 || !isHandoffError(error) || !lacking.has(error.code)) throw error;
         missing[name] = error.message;

@@ -50,7 +50,11 @@ export async function describeRanks(
       blockSize: context.blockSize,
       poolSize: context.blocks.poolSize,
       regions: context.regions,
-      transports: Object.fromEntries(transports.map((transport) => [transport.name, transport.grant()])),
+      // A stage without attention and SSM layers has nothing that a peer could read.
+      transports:
+        context.regions.length === 0
+          ? {}
+          : Object.fromEntries(transports.map((transport) => [transport.name, transport.grant()])),
       place: null,
     }),
     ssm:

@@ -113,7 +113,8 @@ export function transportTraits(
   plans: PeerPlans,
   pending: PendingImport,
 ): { readonly twoSided: boolean; readonly fatalWhenUnsafe: boolean } {
-  const rank = pending.source.parsed?.ranks[0];
+  // A rank of a stage without any state offers none; what one rank offers, all others of its instance do.
+  const rank = pending.source.parsed?.ranks.find(({ transports }) => Object.keys(transports).length > 0);
   const transport = rank === undefined ? null : plans.findTransport(rank);
   return {
     twoSided: transport?.capabilities.direction === 'push',

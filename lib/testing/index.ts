@@ -55,6 +55,7 @@ export {
   TestMemory,
   wholeModel,
   type KvAxisName,
+  type StageEnds,
   type TestModelShape,
   type TestRankPosition,
 } from './test-memory.js';

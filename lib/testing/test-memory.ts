@@ -8,6 +8,7 @@
 import { argumentError } from '../errors.js';
 import type { KvBuffers, SsmBuffers } from '../engine-context.js';
 import type { Axis, AxisName, BufferGeometry } from '../memory/axes-geometry.js';
+import type { IndexRange as Range } from '../memory/index-range.js';
 import { PlainRegion } from '../memory/plain-region.js';
 import type { SsmDims } from '../memory/ssm-layout.js';
 
@@ -31,6 +32,9 @@ export interface TestRankPosition {
   readonly ppSize: number;
   readonly ppRank: number;
   readonly globalRank: number;
+  /** First layer of this stage and one past its last, for attention and for SSM layers; left out: as even as can be. */
+  readonly layers?: Range;
+  readonly ssmLayers?: Range;
 }
 
 /** Axes of a test engine's attention buffer. */
@@ -52,23 +56,34 @@ export const smallShape: TestModelShape = {
 /** A single rank that owns the whole model. */
 export const wholeModel: TestRankPosition = { tpSize: 1, tpRank: 0, ppSize: 1, ppRank: 0, globalRank: 0 };
 
+/** By stage: one past its last layer of either kind. A stage that ends where it begins has none. */
+export interface StageEnds {
+  readonly layers: readonly number[];
+  readonly ssmLayers: readonly number[];
+}
+
 /** All ranks of an instance, pipeline stage major, tensor-parallel rank minor (spec 1.5.2). */
-export function rankPositions(tpSize: number, ppSize: number, firstGlobalRank = 0): TestRankPosition[] {
-  return Array.from({ length: tpSize * ppSize }, (_, index) => ({
-    tpSize,
-    tpRank: index % tpSize,
-    ppSize,
-    ppRank: Math.floor(index / tpSize),
-    globalRank: firstGlobalRank + index,
-  }));
+export function rankPositions(
+  tpSize: number,
+  ppSize: number,
+  firstGlobalRank = 0,
+  ends: StageEnds | null = null,
+): TestRankPosition[] {
+  const window = (of: readonly number[], stage: number): Range => ({ from: of[stage - 1] ?? 0, to: of[stage]! });
+  return Array.from({ length: tpSize * ppSize }, (_, index) => {
+    const ppRank = Math.floor(index / tpSize);
+    return {
+      tpSize,
+      tpRank: index % tpSize,
+      ppSize,
+      ppRank,
+      globalRank: firstGlobalRank + index,
+      ...(ends === null ? {} : { layers: window(ends.layers, ppRank), ssmLayers: window(ends.ssmLayers, ppRank) }),
+    };
+  });
 }
 
 type Elements = Uint8Array | Uint16Array | Uint32Array;
-
-interface Range {
-  readonly from: number;
-  readonly to: number;
-}
 
 /** The elements of one block or slot in one buffer: where they lie from its first, and which ones of the model they are. */
 class Pattern {
@@ -203,7 +218,15 @@ export class TestMemory {
       throw argumentError('kvAxes', `the axes ${kvAxesDefault.join(', ')} in some order`, kvAxes.join(', '));
     }
     const heads = headRange(shape.kvHeads, position);
-    const layers = layerRange(shape.layers, position);
+    const layers = position.layers ?? layerRange(shape.layers, position);
+    const { tpSize, tpRank, ppSize, ppRank, globalRank } = position;
+    const layout = {
+      ...{ numLayersGlobal: shape.layers, numKvHeadsGlobal: shape.kvHeads, headDim: shape.headDim },
+      ...{ tpSize, tpRank, ppSize, ppRank, globalRank, layerStart: layers.from, layerEnd: layers.to },
+    };
+    if (layers.from === layers.to) {
+      return [{ layout, buffers: [], layerStarts: [] }, new Pattern(-1, new Uint8Array(0), 0, poolSize)];
+    }
     const sizes: Record<KvAxisName, number> = {
       plane: 2,
       layer: layers.to - layers.from,
@@ -232,14 +255,6 @@ export class TestMemory {
         }
       }
     }
-    const layout = {
-      numLayersGlobal: shape.layers,
-      numKvHeadsGlobal: shape.kvHeads,
-      headDim: shape.headDim,
-      ...position,
-      layerStart: layers.from,
-      layerEnd: layers.to,
-    };
     return [{ layout, buffers: [geometry], layerStarts: [layers.from] }, pattern];
   }
 
@@ -254,8 +269,13 @@ export class TestMemory {
       throw argumentError('position.tpSize', `a divisor of ${dims.nheads} SSM heads`, tpSize);
     if (dims.ngroups % tpSize !== 0)
       throw argumentError('position.tpSize', `a divisor of ${dims.ngroups} SSM groups`, tpSize);
-    const layers = layerRange(ssm.layers, this.position);
+    const layers = this.position.ssmLayers ?? layerRange(ssm.layers, this.position);
     const layerCount = layers.to - layers.from;
+    const layout = { globalRank, tpSize, tpRank, layerStart: layers.from, numLayers: layerCount, dims };
+    if (layerCount === 0) {
+      const nothing: BufferGeometry = { region: 0, offsetBytes: 0, elementBytes: this.shape.elementBytes, axes: [] };
+      return [{ layout, conv: nothing, recurrent: nothing, physicalSlots: slotCount }, []];
+    }
     // The channel axis is x, then B, then C, each cut by rank on its own (spec 5).
     const bands = [dims.nheads * dims.headdim, dims.ngroups * dims.dState, dims.ngroups * dims.dState];
     const channels = bands.reduce((sum, width) => sum + width, 0) / tpSize;
@@ -301,7 +321,6 @@ export class TestMemory {
         }
       }
     }
-    const layout = { globalRank, tpSize, tpRank, layerStart: layers.from, numLayers: layerCount, dims };
     return [
       { layout, conv: conv.geometry, recurrent: recurrent.geometry, physicalSlots: slotCount },
       [convPattern, recurrentPattern],

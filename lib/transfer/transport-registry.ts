@@ -82,7 +82,8 @@ export function selectTransport<Entry extends TransportEntry>(
 /** A transport that this end opened, with what it granted and how it judges a peer's grant. */
 export interface OpenTransport {
   readonly transport: Transport;
-  readonly grant: TransportGrant;
+  /** Null on a rank without state, of which nobody reads anything. */
+  readonly grant: TransportGrant | null;
   /** Null when ends with these two grants can use it with each other; else why not. Must not throw. */
   whyNot(local: TransportGrant, peer: TransportGrant): string | null;
 }
@@ -125,6 +126,8 @@ export class TransportChoice {
     const { name } = transport;
     if (!Object.hasOwn(peerGrants, name)) return 'the peer does not have it';
     if (!this.counts(transport)) return 'it is read by its peers and does not push';
+    // Moves nothing itself, and still has to know what the instance's other ranks use.
+    if (grant === null) return null;
     return judge(grant, peerGrants[name] as TransportGrant);
   }
 }

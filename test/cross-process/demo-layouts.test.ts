@@ -38,6 +38,7 @@ const layouts: readonly [model: string, flags: string, ranks: [number, number]][
   ['attention', '--prefill pp=3 --decode tp=2', [3, 2]],
   ['hybrid', '--prefill tp=2,pp=2 --decode tp=1', [4, 1]],
   ['hybrid', '--decode pp=4', [1, 4]],
+  ['hybrid', '--prefill tp=2,pp=2 --prefill-stages 3,1 --decode pp=3 --decode-stages 1,0,3', [4, 3]],
   ['moe', '--prefill dp=2,ep=2 --decode tp=2', [2, 2]],
   ['moe', '--prefill tp=2,ep=2,expt_tp=1 --decode dp=2,ep=2,pp=2 --proposals 1', [2, 4]],
   ['hybrid', '--inference-shards role=prefill,tp=2+role=prefill,pp=2+role=decode,tp=1;role=decode,tp=2', [4, 3]],
@@ -192,6 +193,19 @@ describe('flags', () => {
       ['--inference-shards', 'role=prefill+role=decode', '--decode', 'tp=2'],
       '--inference-shards: expected neither --prefill nor --decode beside it, got "role=prefill+role=decode"',
     ],
+    [['--decode-stages', '2,2'], '--decode-stages: expected 1 numbers, one a stage (pp), got "2,2"'],
+    [
+      ['--decode', 'pp=2', '--decode-stages', '2;2'],
+      '--decode-stages: expected numbers of layers with commas between, got "2;2"',
+    ],
+    [
+      ['--decode', 'pp=2', '--decode-stages', '2,1'],
+      '--decode-stages stages: expected the 4 layers of the model in all, got 3',
+    ],
+    [
+      ['--prefill', 'pp=2', '--prefill-stages', '5,0'],
+      '--prefill-stages stages[0]: expected an integer in [0, 4], got 5',
+    ],
   ])('%j is refused', (flags, message) => {
     expect(() => parseOptions(flags)).toThrow(expect.objectContaining({ code: 'ARGUMENT_INVALID', message }));
   });
@@ -212,5 +226,10 @@ describe('flags', () => {
       { ...one, tp: 4, expertTp: 2 },
     ]);
     expect(parseOptions([])).toMatchObject({ prefill: [one], decode: [one] });
+    const stages = parseOptions(['--prefill', 'pp=2+pp=2,tp=2', '--prefill-stages', '4,0']).prefill;
+    expect(stages).toMatchObject([
+      { pp: 2, stages: [4, 0] },
+      { pp: 2, tp: 2, stages: [4, 0] },
+    ]);
   });
 });

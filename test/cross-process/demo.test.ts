@@ -249,7 +249,7 @@ describe('flags', () => {
   test('an unknown flag is answered with those that exist, without the hidden one', () => {
     const known =
       '--layers, --proposals, --blocks, --block-size, --tokens, --seed, --model, --transport, --prefill, --decode, ' +
-      '--inference-shards, --svg, --prompt';
+      '--prefill-stages, --decode-stages, --inference-shards, --svg, --prompt';
     const message = `flag: expected one of ${known}, --prompt-file, --json, --help, --coordinator, --chaos, got "prompt.txt"`;
     expect(() => parseOptions(['--model', 'moe', 'prompt.txt'])).toThrow(expect.objectContaining({ message }));
   });

@@ -1,5 +1,5 @@
 /**
- * Which layouts are handed over to which, by which models, in which situations. `npm test` runs 42 pairs, each
+ * Which layouts are handed over to which, by which models, in which situations. `npm test` runs 46 pairs, each
  * with every model in every situation; `npm run test:layouts` runs every pair.
  */
 import { smallModel, type LayerConfig, type ModelConfig, type ModelKind } from '../../examples/engine/config.js';
@@ -27,6 +27,7 @@ export const shapes: Readonly<Record<string, Shape>> = {
   PP3: { pp: 3 },
   PP4: { pp: 4 },
   PP6: { pp: 6 },
+  'PP3.402': { stages: [4, 0, 2] },
   'TP2.PP2': { tp: 2, pp: 2 },
   'TP2.PP3': { tp: 2, pp: 3 },
   'TP4.PP2': { tp: 4, pp: 2 },
@@ -36,7 +37,7 @@ export const shapes: Readonly<Record<string, Shape>> = {
   'DP2.PP2.EP2': { dp: 2, pp: 2, ep: 2 },
 };
 
-/** 42 pairs: everything to and from one rank, and the rest among each other. */
+/** 46 pairs: everything to and from one rank, and the rest among each other. */
 export const somePairs: readonly Pair[] = [
   ...Object.keys(shapes).map((shape) => ['TP1', shape] as const),
   ...Object.keys(shapes)
@@ -55,6 +56,8 @@ export const somePairs: readonly Pair[] = [
   ['DP2.EP2', 'TP2.PP2'],
   ['TP2.EP2', 'DP2.PP2.EP2'],
   ['TP2.DP2.EP2', 'PP4'],
+  ['PP3.402', 'TP2.PP3'],
+  ['PP4', 'PP3.402'],
 ];
 
 /** Orders of axes that differ between the two sides, by turns. */

@@ -80,6 +80,8 @@ const shapes: readonly [ModelKind, string, Partial<RankShape>][] = [
   ['attention', 'TP 4 with two KV heads', { tp: 4 }],
   ['attention', 'PP 2', { pp: 2 }],
   ['attention', 'TP 2, PP 2', { tp: 2, pp: 2 }],
+  ['attention', 'PP 3 with a stage of nothing', { stages: [3, 0, 1] }],
+  ['hybrid', 'TP 2, PP 3 with stages of its own choice', { tp: 2, stages: [0, 5, 3] }],
   ['hybrid', 'TP 2', { tp: 2 }],
   ['hybrid', 'PP 3', { pp: 3 }],
   ['hybrid', 'PP 8, a layer each, so stages without attention and stages without SSM', { pp: 8 }],
