@@ -13,6 +13,7 @@ import type { CurveServer } from '../control/zeromq/curve-peers.js';
 import { openMetrics, type MetricsEndpoint } from '../control/zeromq/metrics-endpoint.js';
 import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
+import { parseInferenceShards, requireDisaggregated, shardInstances } from '../topology/inference-shards.js';
 import { readAllowList, readKeyFile } from './key-file.js';
 import type { Command } from './state-handoff.js';
 
@@ -20,6 +21,9 @@ const usage = `usage: state-handoff coordinator [flags]
 
   --address ADDRESS     tcp://HOST:PORT, ipc://PATH (default tcp://127.0.0.1:5757; a free port when that is taken)
   --aggregated          engines without a role: each computes and generates
+  --inference-shards SPEC
+                        the engines of the deployment, for example tp=2,role=prefill+tp=1,dp=2,role=decode: says
+                        whether they have roles, and the first line names each under "engines"
   --profile PROFILE     multi-frame (default) or single-frame: how messages are cut into frames
   --behaviour GEN       gen-c (default) or gen-b: how engines are scored
   --policy POLICY       load_balanced (default), longest_prefix or first_prefix_block
@@ -35,6 +39,7 @@ const usage = `usage: state-handoff coordinator [flags]
 const flags = {
   address: { type: 'string' },
   aggregated: { type: 'boolean' },
+  'inference-shards': { type: 'string' },
   profile: { type: 'string' },
   behaviour: { type: 'string' },
   policy: { type: 'string' },
@@ -63,10 +68,11 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     const drainMs = numberOf(settings, 'drain-ms', 30_000);
     const log = logWriter(choiceOf(settings, 'log-level', ['info', 'debug', 'warn', 'error']));
     const curve = readCurve(settings);
+    const { isDisaggregated, engines } = deploymentOf(settings);
     const instance = randomBytes(16).toString('hex');
     const core = new Coordinator({
       instance,
-      isDisaggregated: settings['aggregated'] !== true,
+      isDisaggregated,
       behaviour: choiceOf(settings, 'behaviour', ['gen-c', 'gen-b']),
       policy: choiceOf(settings, 'policy', ['load_balanced', 'longest_prefix', 'first_prefix_block']),
       // Above every id of the run before, which engines may still hold.
@@ -84,7 +90,13 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     const metrics = await startMetrics(settings, server, core);
     const onSignal = (): void => void server.drain(drainMs);
     process.once('SIGTERM', onSignal).once('SIGINT', onSignal);
-    const where = { address: server.address, fell_back: server.fellBack, instance, metrics: metrics?.url ?? null };
+    const where = {
+      address: server.address,
+      fell_back: server.fellBack,
+      instance,
+      metrics: metrics?.url ?? null,
+      engines,
+    };
     write(JSON.stringify({ event: 'listening', ...where }));
     try {
       await server.ended;
@@ -99,6 +111,22 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     return error.code === 'ZEROMQ_UNAVAILABLE' ? 1 : 2;
   }
 };
+
+/** `engines`: by their names in the reference (spec 1.2), in the order of the shards; null where nobody told. */
+function deploymentOf(settings: Settings): { readonly isDisaggregated: boolean; readonly engines: string[] | null } {
+  const [spec, isAggregated] = [settings['inference-shards'], settings['aggregated'] === true];
+  if (typeof spec !== 'string') return { isDisaggregated: !isAggregated, engines: null };
+  try {
+    const parsed = parseInferenceShards(spec);
+    if (parsed.isDisaggregated) requireDisaggregated(parsed);
+    if (parsed.isDisaggregated && isAggregated) throw argumentError('shards', 'no role beside aggregated', spec);
+    const engines = shardInstances(parsed).map(({ identity }) => identity);
+    return { isDisaggregated: parsed.isDisaggregated, engines };
+  } catch (cause) {
+    if (!isHandoffError(cause)) throw cause;
+    throw new HandoffError('OPTION_INVALID', `inference-shards: ${cause.message}`, { cause });
+  }
+}
 
 /** Both files or neither. */
 function readCurve(settings: Settings): CurveServer | undefined {

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
-import { CoordinatorClient, spawnCoordinator, type SpawnedCoordinator } from 'state-handoff/coordinator';
+import { CoordinatorClient, spawnCoordinator, wireMap, type SpawnedCoordinator } from 'state-handoff/coordinator';
 import { gone } from '../support/demo-run.js';
 
 const compiled = join(__dirname, '..', '..', 'dist', 'lib');
@@ -41,6 +41,36 @@ it('takes a free port when the wanted one is taken', async () => {
   expect(coordinator.fellBack).toBe(true);
   expect(coordinator.address).not.toBe(`tcp://127.0.0.1:${port}`);
   taken.close();
+});
+
+it('learns from the shards of a deployment which engines there are, and whether they have roles', async () => {
+  const shards = (spec: string) => start({ 'inference-shards': spec });
+  const split = await shards('tp=2,role=prefill+tp=1,dp=2,role=decode');
+  expect(split.listening['engines']).toEqual(['prefill_s0_dp0', 'decode_s1_dp0', 'decode_s1_dp1']);
+  const whole = await shards('tp=2,dp=2');
+  expect(whole.listening['engines']).toEqual(['mp-coord-0', 'mp-coord-1']);
+  expect((await start()).listening['engines']).toBeNull();
+  // Without roles it takes no engine that has one: nobody to prefill is no reason that it gives.
+  const reason = async ({ address }: SpawnedCoordinator): Promise<string> => {
+    const client = await CoordinatorClient.connect({ address, connectMs: 30_000 });
+    try {
+      for await (const { kind } of client.addRequest([1], wireMap({}))) return kind;
+      return 'nothing';
+    } catch (error) {
+      return (error as Error).message;
+    } finally {
+      client.close();
+    }
+  };
+  expect(await reason(split)).toContain('no prefill engine is registered');
+  expect(await reason(whole)).toContain('no engine is registered');
+  await expect(shards('tp=2,role=prefill')).rejects.toMatchObject({
+    code: 'OPTION_INVALID',
+    message: expect.stringContaining('inference-shards: shards: expected at least one with role=decode'),
+  });
+  await expect(start({ aggregated: true, 'inference-shards': 'role=prefill+role=decode' })).rejects.toThrow(
+    'inference-shards: shards: expected no role beside aggregated',
+  );
 });
 
 it('says why it did not start', async () => {
