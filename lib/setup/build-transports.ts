@@ -9,7 +9,7 @@ import {
   type TransportEntry,
   type TransportSetting,
 } from '../transfer/transport-registry.js';
-import type { Transport } from '../transfer/transport.js';
+import type { MemoryKind, Transport } from '../transfer/transport.js';
 import type { Role } from './check-context.js';
 
 /** `auto`, a name, a transport of one's own, or an order of names and transports, preferred first. */
@@ -48,18 +48,20 @@ export async function buildTransports(backend: Backend, context: EngineContext, 
   const open: OpenTransport[] = [];
   const missing: Record<string, string> = {};
   try {
-    for (const { name, create, whyNot } of entries) {
+    for (const { name, memoryKinds, create, whyNot } of entries) {
       try {
+        // Before it is built, where that is known: a CUDA context takes a third of a second.
+        if (memoryKinds !== undefined) requireMemoryKinds(name, memoryKinds, context);
         const transport = create();
         built.push(transport);
-        requireMemoryKinds(transport, context);
+        requireMemoryKinds(name, transport.capabilities?.memoryKinds, context);
         for (const region of context.regions) transport.register(region);
         await transport.open?.();
         open.push({ transport, grant: context.regions.length === 0 ? null : transport.grant(), whyNot });
       } catch (error) {
         if (entries.length === 1 || !isHandoffError(error) || !lacking.has(error.code)) throw error;
         missing[name] = error.message;
-        await built.pop()?.close();
+        if (built.length > open.length) await built.pop()?.close();
       }
     }
     if (open.length === 0) {
@@ -78,6 +80,7 @@ export async function buildTransports(backend: Backend, context: EngineContext, 
 
 interface Wanted {
   readonly name: string;
+  readonly memoryKinds: readonly MemoryKind[] | undefined;
   readonly create: () => Transport;
   readonly whyNot: OpenTransport['whyNot'];
 }
@@ -85,14 +88,18 @@ interface Wanted {
 function entryOf(each: string | Transport, index: number, setting: TransportSetting): Wanted {
   if (typeof each === 'string') {
     const name = each.toLowerCase().replaceAll('_', '-');
-    const entry = orderTransports(shippedTransports, [name])[0] as (typeof shippedTransports)[number];
-    return { name, create: () => entry.create(setting), whyNot: (local, peer) => entry.whyNot(local, peer) };
+    const entry = orderTransports(shippedTransports, [name])[0] as TransportEntry;
+    const { memoryKinds } = entry;
+    return {
+      ...{ name, memoryKinds, create: () => entry.create(setting) },
+      whyNot: (local, peer) => entry.whyNot(local, peer),
+    };
   }
   if (typeof (each as Partial<Transport> | null)?.begin !== 'function') {
     throw argumentError(`backend[${index}]`, 'a transport or the name of one', each);
   }
   // A transport of the user's own says nothing about peers beforehand; connecting tells.
-  return { name: each.name, create: () => each, whyNot: () => null };
+  return { name: each.name, memoryKinds: undefined, create: () => each, whyNot: () => null };
 }
 
 function isList(backend: Backend): backend is readonly (string | Transport)[] {
@@ -100,12 +107,12 @@ function isList(backend: Backend): backend is readonly (string | Transport)[] {
 }
 
 /** @throws `TRANSPORT_UNAVAILABLE` for a transport that does not move the kind of memory that a region lies in */
-function requireMemoryKinds({ name, capabilities }: Transport, { regions }: EngineContext): void {
-  const strange = regions.find(({ kind }) => capabilities?.memoryKinds?.includes(kind) === false);
-  if (strange === undefined) return;
+function requireMemoryKinds(name: string, kinds: readonly MemoryKind[] | undefined, { regions }: EngineContext): void {
+  const strange = regions.find(({ kind }) => kinds?.includes(kind) === false);
+  if (strange === undefined || kinds === undefined) return;
   throw new HandoffError(
     'TRANSPORT_UNAVAILABLE',
-    `the ${name} transport moves ${capabilities.memoryKinds.join(' and ')} memory, and the engine has a region of ${strange.kind} memory`,
+    `the ${name} transport moves ${kinds.join(' and ')} memory, and the engine has a region of ${strange.kind} memory`,
   );
 }
 

@@ -6,7 +6,7 @@
  * `transports/shipped.ts` has ours.
  */
 import { argumentError, HandoffError } from '../errors.js';
-import type { Transport, TransportGrant } from './transport.js';
+import type { MemoryKind, Transport, TransportGrant } from './transport.js';
 
 /** What a transport is told about the engine that it is built for. */
 export interface TransportSetting {
@@ -29,6 +29,8 @@ export interface TransportEntry {
   readonly name: string;
   /** Never taken by `auto`: it has to be asked for. */
   readonly onlyByName?: boolean;
+  /** What memory it moves, where that is known before one is built: none is built for an engine with other memory. */
+  readonly memoryKinds?: readonly MemoryKind[];
   /** Builds a transport. @throws what the transport's constructor throws */
   create(setting: TransportSetting): Transport;
   /**

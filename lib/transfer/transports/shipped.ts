@@ -22,6 +22,7 @@ export const hostTransportEntry: TransportEntry = {
 
 const cudaIpcTransportEntry: TransportEntry = {
   name: 'cuda-ipc',
+  memoryKinds: ['cuda'],
   create: ({ blockGenerations, slotGenerations }: TransportSetting) =>
     new CudaIpcTransport({
       ...(blockGenerations === undefined ? {} : { blockGenerations }),
