@@ -164,4 +164,10 @@ export const plantedFaults: readonly PlantedFault[] = [
     from: 'landed: pending.local?.landed ?? null,',
     to: 'landed: null,',
   },
+  {
+    name: 'nobody is told that a rank is lost',
+    file: 'lib/decode/decode-side.ts',
+    from: 'if (conflict === undefined && loss === null) return;',
+    to: 'if (conflict === undefined) return;',
+  },
 ];

@@ -4,7 +4,8 @@
  * Every rank looks at the world at times of its own. What a step of the instance does is decided by rank 0 once and
  * carried out by every rank at the same place of the log, as a host engine's schedule broadcast would have it.
  */
-import type { HandoffError } from '../../lib/errors.js';
+import type { RankGroup } from '../../lib/control/rank-group.js';
+import { isHandoffError, type HandoffError } from '../../lib/errors.js';
 import type { Ticket } from '../../lib/ticket.js';
 import { StateHandoff } from '../../lib/state-handoff.js';
 import {
@@ -24,6 +25,7 @@ import {
   type SeededRandom,
 } from '../../lib/testing/index.js';
 import type { Inspection } from '../../lib/observe/inspection.js';
+import { LostRankGroup } from '../support/altered-rank-groups.js';
 import type { SimRequest } from './sim-request.js';
 import type { InstancePlan, WorldPlan } from './world-plan.js';
 import type { World } from './world.js';
@@ -52,6 +54,8 @@ export class SimRank {
   changes = 0;
   checkedChanges = -1;
   tickPending = false;
+  /** The log has said that the instance has failed: it computes nothing any more. */
+  hasFailed = false;
   readonly observed: ObservedRank;
   #digestChanges = -1;
   #lastDigest = 0;
@@ -63,7 +67,7 @@ export class SimRank {
     readonly engine: TestEngine,
     readonly transport: ScriptedTransport,
     readonly handoff: StateHandoff,
-    readonly group: InProcessRankGroup | null,
+    readonly group: RankGroup | null,
   ) {
     const changed = (): void => void this.changes++;
     engine.blocks.observers.add({
@@ -97,11 +101,14 @@ export class SimInstance {
   ranks: SimRank[] | null = null;
   /** Prefill: labels that wait for it, in order. */
   readonly waiting: string[] = [];
+  /** The worker that died alone, until all are started anew; null: none. */
+  lostRank: number | null = null;
   /** Somebody asked its leader for something since its last step. */
   isAsked = false;
   /** Decode: answers owed by this incarnation. */
   adds = 0;
   outcomes = new Map<string, number>();
+  #stepsAtLoss = 0;
   #plans: StepPlan[] = [];
   #digests: number[] = [];
   readonly #random: SeededRandom;
@@ -128,6 +135,7 @@ export class SimInstance {
     const { world, plan } = this;
     const { clock, network } = world;
     this.incarnation++;
+    this.lostRank = null;
     this.#plans = [];
     this.#digests = [];
     this.adds = 0;
@@ -137,7 +145,7 @@ export class SimInstance {
     const groups = size === 1 ? null : this.#makeGroup(size);
     const random = this.#random;
     const late = (): number => (random.chance(worldPlan.lateFenceRate) ? random.float() * 6 : 0);
-    const ranks = rankPositions(plan.tpSize, plan.ppSize).map((position, rank) => {
+    const ranks = rankPositions(plan.tpSize, plan.ppSize, 0, plan.stageEnds).map((position, rank) => {
       const name = `${plan.name}.${rank}`;
       const engine = new TestEngine({
         role: plan.role,
@@ -187,7 +195,10 @@ export class SimInstance {
         engine: rank.engine,
       });
       this.#listen(rank);
-      rank.engine.onAdmit = (request) => world.ledger.admitted(rank.transport, request);
+      rank.engine.onAdmit = (request) => {
+        if (rank.hasFailed) world.violation(`${rank.name}: admitted a request after its instance had failed`);
+        world.ledger.admitted(rank.transport, request);
+      };
       rank.engine.onEnd = (end) => this.#engineEnded(rank, end);
       rank.digest = rank.poolDigest();
     }
@@ -204,6 +215,27 @@ export class SimInstance {
     for (const { transport } of ranks) {
       this.world.network.kill(transport);
       this.world.ledger.unwatch(transport);
+    }
+  }
+
+  /** One worker dies with all it had; the others hear of it, and what it said before its end. */
+  lose(rank: number): void {
+    const dead = this.ranks?.find((each) => each.rank === rank);
+    if (dead === undefined || this.lostRank !== null) return;
+    this.lostRank = rank;
+    this.#stepsAtLoss = this.leader!.steps;
+    this.ranks = this.ranks!.filter((each) => each !== dead);
+    this.world.network.kill(dead.transport);
+    this.world.ledger.unwatch(dead.transport);
+    for (const { group } of this.ranks) (group as LostRankGroup).lose(rank);
+    this.wakeAll();
+  }
+
+  /** That a rank is gone comes round with one of the next frames. */
+  checkLossIsKnown(): void {
+    for (const { name, steps, hasFailed } of this.ranks ?? []) {
+      if (steps > this.#stepsAtLoss + 3 && !hasFailed)
+        this.world.violation(`${name}: took ${steps - this.#stepsAtLoss} steps without a word of the lost rank`);
     }
   }
 
@@ -261,7 +293,7 @@ export class SimInstance {
 
   // -------------------------------------------------------------------------------------------------------------------
 
-  #makeGroup(size: number): InProcessRankGroup[] {
+  #makeGroup(size: number): LostRankGroup[] {
     const { hold } = this.world.plan;
     const groups: InProcessRankGroup[] = InProcessRankGroup.create(size, {
       delivery: (rank, kind) => {
@@ -270,7 +302,7 @@ export class SimInstance {
         return 'held';
       },
     });
-    return groups;
+    return groups.map((group) => new LostRankGroup(group));
   }
 
   #hasWork({ engine, handoff, rank, group }: SimRank): boolean {
@@ -333,10 +365,16 @@ export class SimInstance {
   #decodeStep(rank: SimRank, plan: StepPlan): void {
     const { engine, handoff } = rank;
     engine.isScheduling = true;
-    const admitted = handoff.scheduleWaitingRequests(0);
+    let admitted = 0;
+    try {
+      admitted = handoff.scheduleWaitingRequests(0);
+    } catch (error) {
+      // The engine is told to stop; it takes the rest of the step, which its end is part of.
+      if (this.lostRank === null || !isHandoffError(error) || error.code !== 'RANK_LOST') throw error;
+    }
     engine.isScheduling = false;
     if (admitted < 0) this.world.violation(`${rank.name}: its frame was ready and did not come`);
-    if (plan.hog < 0) engine.unhog();
+    if (plan.hog < 0 || rank.hasFailed) engine.unhog();
     else if (plan.hog > 0)
       engine.hog(
         Math.max(0, Math.min(plan.hog, engine.blocks.freeCount - engine.growthReserve() - this.#promisedGrowth(rank))),
@@ -364,6 +402,7 @@ export class SimInstance {
   #prefillStep(rank: SimRank, plan: StepPlan): void {
     const { engine, handoff } = rank;
     if (!handoff.beginStep()) this.world.violation(`${rank.name}: its frame was ready and did not come`);
+    if (rank.hasFailed) return;
     for (const label of plan.candidates) {
       const { request } = this.world.router.tryOf(label);
       const blockCount = Math.ceil(request.prompt.length / engine.blockSize);
@@ -419,9 +458,13 @@ export class SimInstance {
       recorder.record(rank.name, 'warning', message, error);
       if (message.startsWith('a listener')) this.world.violation(`${rank.name}: ${message}: ${(error as Error).stack}`);
     });
-    on('engineFailed', (error: HandoffError) =>
-      this.world.violation(`${rank.name}: engineFailed ${error.code} ${error.message}`),
-    );
+    on('engineFailed', (error: HandoffError) => {
+      recorder.record(rank.name, 'engineFailed', error.code);
+      if (error.code !== 'RANK_LOST' || this.lostRank === null)
+        this.world.violation(`${rank.name}: engineFailed ${error.code} ${error.message}`);
+      rank.hasFailed = true;
+      for (const attemptId of [...rank.engine.batch.running.keys()]) rank.engine.abortRequest(attemptId);
+    });
     const told = (event: string, notice: unknown): void => recorder.record(rank.name, event, notice);
     on('kvReadDone', (notice) => {
       told('kvReadDone', notice);

@@ -233,8 +233,11 @@ export class SimRouter {
           decode.identity,
         );
       } catch (error) {
-        // The same notice delivered twice: one push at a time.
-        if (!isHandoffError(error) || error.code !== 'DUPLICATE_REQUEST') throw error;
+        if (!isHandoffError(error)) throw error;
+        // The same notice delivered twice: one push at a time. An instance that has lost a rank sends nothing.
+        const isExpected =
+          error.code === 'DUPLICATE_REQUEST' || (error.code === 'RANK_LOST' && prefill.lostRank !== null);
+        if (!isExpected) throw error;
       }
       prefill.wakeAll();
     };
@@ -293,7 +296,7 @@ export class SimRouter {
     else this.#retry(each);
   }
 
-  #judge({ each, isDuplicate }: Owed, answer: string, outcome: unknown): void {
+  #judge({ each, decode, isDuplicate }: Owed, answer: string, outcome: unknown): void {
     const { plan } = this.world;
     const blame = (why: string): void => {
       const message = isHandoffError(outcome) ? ` (${outcome.message})` : '';
@@ -310,6 +313,9 @@ export class SimRouter {
         return;
       case 'HANDOFF_EXPIRED':
         if (!each.sourceLetGo && this.#prefillOf(each) !== null) blame('its source was still held');
+        return;
+      case 'RANK_LOST':
+        if (decode.lostRank === null) blame('none of its ranks was lost');
         return;
       case 'QUEUE_DEADLINE':
       case 'HANDSHAKE_DEADLINE':

@@ -6,6 +6,7 @@ import {
   SeededRandom,
   type FaultRates,
   type KvAxisName,
+  type StageEnds,
   type TestModelShape,
 } from '../../lib/testing/index.js';
 
@@ -14,6 +15,8 @@ export interface InstancePlan {
   readonly role: 'prefill' | 'decode';
   readonly tpSize: number;
   readonly ppSize: number;
+  /** Where its stages end, when they are not as even as can be: uneven, or without a layer. */
+  readonly stageEnds: StageEnds | null;
   readonly poolSize: number;
   readonly maxRequests: number;
   readonly kvAxes: readonly KvAxisName[];
@@ -41,6 +44,13 @@ export interface WorldPlan {
   /** How often a message between the ranks of an instance is held back, and for how long at most. */
   readonly hold: { readonly rate: number; readonly msMax: number };
   readonly restarts: readonly { readonly instance: number; readonly atMs: number }[];
+  /** One worker of an instance of several ranks dies; the whole instance is started anew some time later. */
+  readonly losses: readonly {
+    readonly instance: number;
+    readonly rank: number;
+    readonly atMs: number;
+    readonly restartAfterMs: number;
+  }[];
   readonly abortRate: number;
   /** How often a step of a decode instance takes blocks away, and gives all back. */
   readonly hogRate: number;
@@ -69,7 +79,15 @@ function layoutsOf(layers: number): (readonly [tpSize: number, ppSize: number])[
   );
 }
 
+/** Cuts anywhere: stages of any length, and some without a layer. */
+function cuts(random: SeededRandom, layers: number, stages: number): readonly number[] {
+  const ends = Array.from({ length: stages - 1 }, () => random.int(0, layers));
+  return [...ends.sort((a, b) => a - b), layers];
+}
+
 export function planWorld(seed: number): WorldPlan {
+  // What came later draws from a source of its own, so that older seeds are still the same worlds.
+  const later = new SeededRandom(seed ^ 0x1a7e);
   const random = new SeededRandom(seed);
   const isHybrid = random.chance(0.3);
   const layers = random.int(1, 5);
@@ -100,6 +118,10 @@ export function planWorld(seed: number): WorldPlan {
         role,
         tpSize,
         ppSize,
+        stageEnds:
+          ppSize > 1 && later.chance(0.4)
+            ? { layers: cuts(later, layers, ppSize), ssmLayers: cuts(later, layers, ppSize) }
+            : null,
         poolSize: random.int(20, role === 'prefill' ? 60 : 48),
         maxRequests: random.int(2, 6),
         kvAxes: random.chance(0.5) ? kvAxesDefault : random.shuffle(kvAxesDefault),
@@ -124,6 +146,18 @@ export function planWorld(seed: number): WorldPlan {
   const restartCount = hasFaults && random.chance(0.35) ? random.int(1, 3) : 0;
   const requestCount = isBig ? 500 : random.int(20, 80);
   const arrivalMs = requestCount * random.pick([0.5, 1.5, 4]);
+  const several = instances.flatMap(({ tpSize, ppSize }, index) => (tpSize * ppSize > 1 ? [index] : []));
+  const lossCount = hasFaults && several.length > 0 && later.chance(0.3) ? later.int(1, 2) : 0;
+  const losses = Array.from({ length: lossCount }, () => {
+    const instance = later.pick(several);
+    const { tpSize, ppSize } = instances[instance]!;
+    return {
+      instance,
+      rank: later.int(1, tpSize * ppSize - 1),
+      atMs: later.float() * arrivalMs,
+      restartAfterMs: 2 + later.float() * 60,
+    };
+  });
   return {
     seed,
     shape,
@@ -142,6 +176,7 @@ export function planWorld(seed: number): WorldPlan {
       instance: random.int(0, instances.length - 1),
       atMs: random.float() * (arrivalMs + 60),
     })),
+    losses,
     abortRate: random.chance(0.7) ? random.float() * 0.4 : 0,
     hogRate: random.chance(0.5) ? random.float() * 0.3 : 0,
     engineFailRate: rate(0.05),

@@ -110,6 +110,24 @@ export class World {
     this.router.start();
     for (const { instance, atMs } of this.plan.restarts)
       this.clock.after(atMs, () => this.#restart(this.instances[instance]!));
+    for (const each of this.plan.losses) this.clock.after(each.atMs, () => this.#lose(each));
+  }
+
+  /** One rank of an instance dies. Whoever runs the instance sees that it has failed, and starts it anew. */
+  #lose({ instance: index, rank, restartAfterMs }: WorldPlan['losses'][number]): void {
+    const instance = this.instances[index]!;
+    if (instance.ranks === null || instance.lostRank !== null || this.isCalm) return;
+    this.recorder.record('world', 'lose', { ...instance.identity, rank });
+    const { incarnation } = instance;
+    instance.lose(rank);
+    this.clock.after(restartAfterMs, () => {
+      if (instance.incarnation !== incarnation || instance.ranks === null || this.isOver) return;
+      instance.checkLossIsKnown();
+      this.#kill(instance);
+      this.clock.after(1, () => {
+        if (instance.ranks === null && !this.isOver) void instance.start();
+      });
+    });
   }
 
   /** An instance dies with all it has, and comes back empty some time later. */
@@ -193,6 +211,7 @@ export class World {
 
   #isSettled(): boolean {
     if (this.router.openCount > 0) return false;
+    if (this.instances.some(({ lostRank, ranks }) => lostRank !== null || ranks === null)) return this.isOver;
     for (const instance of this.instances) {
       const { ranks, plan } = instance;
       if (ranks === null) continue;

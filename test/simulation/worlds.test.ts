@@ -65,6 +65,11 @@ test('seeds bring every layout, role count and kind of trouble', () => {
   expect([...new Set(instances.map(({ ppSize }) => ppSize))].sort()).toEqual([1, 2, 3, 4, 5]);
   const isAmong = (has: (plan: WorldPlan, instance: InstancePlan) => boolean) =>
     plans.some((plan) => plan.instances.some((instance) => has(plan, instance)));
+  const isEmpty = (ends: readonly number[]) => ends.some((end, stage) => end === (ends[stage - 1] ?? 0));
+  expect(isAmong((_, { stageEnds }) => stageEnds !== null && isEmpty(stageEnds.layers))).toBe(true);
+  expect(
+    isAmong(({ shape }, { stageEnds }) => shape.ssm !== null && stageEnds !== null && isEmpty(stageEnds.ssmLayers)),
+  ).toBe(true);
   expect(isAmong(({ shape }, { ppSize }) => shape.layers % ppSize !== 0)).toBe(true); // uneven stages
   expect(isAmong(({ shape }, { tpSize }) => shape.kvHeads < tpSize)).toBe(true); // shared heads
   for (const role of ['prefill', 'decode']) {
@@ -79,6 +84,7 @@ test('seeds bring every layout, role count and kind of trouble', () => {
   expect(share(({ hasFaults }) => !hasFaults)).toBeGreaterThan(0.1);
   expect(share(({ direction }) => direction === 'push')).toBeGreaterThan(0.05);
   expect(share(({ restarts }) => restarts.length > 0)).toBeGreaterThan(0.1);
+  expect(share(({ losses }) => losses.length > 0)).toBeGreaterThan(0.1);
   expect(share(({ noticesLateReads }) => !noticesLateReads)).toBeGreaterThan(0.05);
   expect(share(({ shape }) => shape.ssm !== null)).toBeGreaterThan(0.1);
   for (const fault of [
