@@ -538,7 +538,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
   }
 
   /** What brings the log to the ranks: `local` for one rank. @throws `NOT_SET_UP` */
-  get carrier(): LogCarrier {
+  get carrier(): 'local' | 'group' | 'host' {
     return this.requireRunning().log.carrier;
   }
 
