@@ -6,6 +6,7 @@ import { Router } from 'zeromq';
 import { Coordinator } from '../../../lib/control/coordinator/coordinator.js';
 import { CoordinatorServer } from '../../../lib/control/zeromq/coordinator-server.js';
 import { encodeValue } from '../../../lib/control/protocol/wire-bytes.js';
+import type { Holdings } from './processes.js';
 import { blocksOfPrompt, finishedBody, hashesOf, type Setting } from './frames.js';
 
 /** Room for a million blocks and what the requests of the bench add. */
@@ -57,6 +58,14 @@ function preload(blocks: number): number {
   return owner.snapshot(now).affinityEntries;
 }
 
+function holdings(): Holdings {
+  gc!();
+  const { requests, pins } = core!.snapshot(performance.now());
+  const { heapUsed, arrayBuffers, rss } = process.memoryUsage();
+  const living = Object.values(requests).reduce((sum, count) => sum + count, pins.length);
+  return { heapBytes: heapUsed + arrayBuffers, residentBytes: rss, requests: living };
+}
+
 /**
  * What it gets goes back. With roles the coordinator sends every prompt twice, to prefill and to decode: here it goes back
  * with the second of a request's four messages once more.
@@ -85,9 +94,10 @@ type Question =
   | { readonly command: 'coordinator'; readonly setting: Setting }
   | { readonly command: 'echo'; readonly setting: Setting }
   | { readonly command: 'preload'; readonly blocks: number }
+  | { readonly command: 'holdings' }
   | { readonly command: 'end' };
 
-async function answer(question: Question): Promise<string | number> {
+async function answer(question: Question): Promise<string | number | Holdings> {
   switch (question.command) {
     case 'coordinator':
       return startCoordinator(question.setting);
@@ -95,6 +105,8 @@ async function answer(question: Question): Promise<string | number> {
       return startEcho(question.setting);
     case 'preload':
       return preload(question.blocks);
+    case 'holdings':
+      return holdings();
     case 'end':
       await server?.close();
       return 0;

@@ -14,7 +14,18 @@ export interface Measured {
   cpuUs(): number;
   /** Makes the coordinator remember so many blocks. */
   preload(blocks: number): Promise<number>;
+  /** What the coordinator's process holds, garbage collected. */
+  holdings(): Promise<Holdings>;
   end(): Promise<void>;
+}
+
+/** What a coordinator's process holds. */
+export interface Holdings {
+  /** Objects and array buffers. */
+  readonly heapBytes: number;
+  readonly residentBytes: number;
+  /** Requests in any phase and pins in any state. */
+  readonly requests: number;
 }
 
 /** Debian's packages of pyzmq and msgpack are for its own interpreter. */
@@ -44,7 +55,7 @@ function ended(child: ChildProcess): Promise<void> {
 }
 
 interface Answer {
-  readonly value: string | number;
+  readonly value: string | number | Holdings;
 }
 
 function asked(child: ChildProcess, question: Record<string, unknown>): Promise<Answer> {
@@ -61,13 +72,19 @@ function asked(child: ChildProcess, question: Record<string, unknown>): Promise<
 
 async function forked(question: Record<string, unknown>): Promise<Measured> {
   const child = fork(join(__dirname, 'measured-process.ts'), [], {
-    execArgv: [...profiling(question), '-r', join(__dirname, '..', '..', '..', 'scripts', 'typescript-hook.js')],
+    execArgv: [
+      '--expose-gc',
+      ...profiling(question),
+      '-r',
+      join(__dirname, '..', '..', '..', 'scripts', 'typescript-hook.js'),
+    ],
   });
   const { value } = await asked(child, question);
   return {
     address: String(value),
     cpuUs: () => cpuUsOf(child.pid!),
     preload: async (blocks) => Number((await asked(child, { command: 'preload', blocks })).value),
+    holdings: async () => (await asked(child, { command: 'holdings' })).value as Holdings,
     end: async () => {
       const exited = new Promise((resolve) => child.once('exit', resolve));
       child.send({ command: 'end' });
@@ -104,6 +121,7 @@ export async function startPythonEcho(): Promise<Measured> {
     address,
     cpuUs: () => cpuUsOf(child.pid!),
     preload: () => Promise.resolve(0),
+    holdings: () => Promise.reject(new Error('bench coordinator: an echo holds nothing')),
     end: () => ended(child),
   };
 }
