@@ -85,8 +85,10 @@ export class LlamaDecodeEngine implements EngineContext {
   readonly memory: StateMemory;
   readonly regions: StateMemory['regions'];
   readonly kv: StateMemory['kv'];
-  /** Tokens evaluated so far; none of them is a prompt's. */
+  /** Tokens evaluated so far. */
   evaluatedTokens = 0;
+  /** Of them, those at a position of their request's prompt. */
+  evaluatedPromptTokens = 0;
   private readonly lanes: Lanes<BigInt64Array>;
   private running: Running[] = [];
   private handoff: StateHandoff | null = null;
@@ -215,6 +217,7 @@ export class LlamaDecodeEngine implements EngineContext {
       return;
     }
     this.evaluatedTokens += rows.length;
+    this.evaluatedPromptTokens += rows.filter(({ request }, index) => positions[index]! < request.prompt.length).length;
     const size = logits.length / rows.length;
     const drawn = rows.map((_, index) => greedy(logits.subarray(index * size, (index + 1) * size)));
     this.record({

@@ -2,20 +2,35 @@
  * The decode process of the llama.cpp demo: takes handoffs over, generates, and says when it has read the source. It tells
  * the router what it sees on the way, as the main demo's does.
  */
-import { decodeTicket, isHandoffError, StateHandoff } from 'state-handoff';
+import { decodeTicket, isHandoffError, StateHandoff, type Finished, type RequestId } from 'state-handoff';
+import type { CoordinatedEngine } from 'state-handoff/coordinator';
 import { ImportWatch } from '../demo/import-watch.js';
 import { remains } from '../demo/remains.js';
 import { openPort } from '../demo/worker-port.js';
 import { LlamaDecodeEngine, type DecodeFigures, type Operation } from './decode-engine.js';
-import { digestOf, engineOptions, residentBytes } from './engine-setting.js';
+import { connectMs, digestOf, engineOptions, residentBytes } from './engine-setting.js';
 import { decodeAnswers, decodeCommands, type EngineSetting, type RecordedOperation } from './messages.js';
 
 /** At this many tokens a step copies no more of one request's state, so that the others wait for milliseconds only. */
 const loadTokensMax = 256;
 
+/** Shows each request that comes, whether the router or a coordinator brings it. */
+class ObservedHandoff extends StateHandoff {
+  onRequest: ((requestId: RequestId, added: Promise<Finished>) => void) | null = null;
+
+  override addRequestWithKvHandoff(...request: Parameters<StateHandoff['addRequestWithKvHandoff']>): Promise<Finished> {
+    const added = super.addRequestWithKvHandoff(...request);
+    this.onRequest?.(request[0], added);
+    return added;
+  }
+}
+
 class DecodeWorker {
   private readonly engine: LlamaDecodeEngine;
-  private readonly handoff: StateHandoff;
+  private readonly handoff: ObservedHandoff;
+  private coordinated: CoordinatedEngine | null = null;
+  /** Behind a coordinator: by its numbers, which request they mean. */
+  private readonly names = new Map<string, string>();
   private readonly watch: ImportWatch;
   private readonly digests = new Map<string, string[]>();
   private recorded: RecordedOperation[] = [];
@@ -30,18 +45,27 @@ class DecodeWorker {
     this.engine = new LlamaDecodeEngine({
       ...engineOptions(setting),
       loadBlocksMax: Math.ceil(loadTokensMax / setting.blockTokens),
-      onToken: (id, index, token, logits) => {
+      onToken: (requestId, index, token, logits) => {
+        const id = this.nameOf(requestId);
         this.digests.get(id)?.push(digestOf(logits));
-        port.send({ kind: 'token', id, index, token });
+        if (this.coordinated === null) port.send({ kind: 'token', id, index, token });
+        else this.coordinated.partial(Number(requestId), [token]);
       },
-      onOperation: setting.shared ? (operation) => this.recorded.push(flat(operation)) : null,
+      onOperation: setting.shared ? (operation) => this.recorded.push(this.flat(operation)) : null,
     });
-    this.handoff = new StateHandoff(this.engine, { instance: 'llama-decode' });
+    this.handoff = new ObservedHandoff(this.engine, { instance: 'llama-decode' });
+    this.handoff.onRequest = (requestId, added) => this.follow(this.nameOf(requestId), added);
     this.engine.attachHandoff(this.handoff);
-    this.watch = new ImportWatch(() => this.handoff.inspect().imports, port.send);
-    this.handoff.on('handoffAdmitted', ({ requestId }) => port.send({ kind: 'admitted', id: String(requestId) }));
+    const { handoff } = this;
+    this.watch = new ImportWatch(
+      () => handoff.inspect().imports,
+      (sight) => port.send({ ...sight, id: this.nameOf(sight.id) }),
+    );
+    this.handoff.on('handoffAdmitted', ({ requestId }) => port.send({ kind: 'admitted', id: this.nameOf(requestId) }));
     this.handoff.on('kvReadDone', ({ requestId, source }) => {
-      if (source !== null) port.send({ kind: 'readDone', id: String(requestId), handoff: source });
+      // A coordinator hears of it by itself.
+      if (source !== null && this.coordinated === null)
+        port.send({ kind: 'readDone', id: String(requestId), handoff: source });
     });
     this.handoff.on('engineFailed', port.fail);
     this.handoff.on('wake', () => this.wake());
@@ -55,15 +79,34 @@ class DecodeWorker {
   take(id: string, prompt: readonly number[], limit: number, ticket: string): void {
     this.watch.look();
     this.digests.set(id, []);
-    this.run(id, prompt, limit, ticket).then(
-      (answer) => port.send(answer),
-      (error: unknown) => {
-        if (!isHandoffError(error)) return port.fail(error);
-        port.send({ kind: 'failed', id, code: error.code, message: error.message });
-      },
-    );
+    try {
+      const { kvMeta, blockIds } = decodeTicket(ticket);
+      const sampling = { num_tokens_to_generate: limit };
+      void this.handoff.addRequestWithKvHandoff(id, prompt, sampling, kvMeta, blockIds);
+    } catch (error) {
+      this.refused(id, error);
+    }
     this.watch.look();
     this.wake();
+  }
+
+  /** From now on handoffs come from a coordinator, by its numbers. */
+  async join(address: string): Promise<void> {
+    // What only this mode needs is loaded in this mode.
+    const { CoordinatedEngine } = await import('state-handoff/coordinator');
+    this.coordinated = await CoordinatedEngine.connect({
+      handoff: this.handoff,
+      address,
+      connectMs,
+      onHandoff: ({ requestId, samplingParams }) => {
+        const id = String(samplingParams['x_request_id']);
+        this.names.set(String(requestId), id);
+        this.digests.set(id, []);
+      },
+      onMessage: () => this.wake(),
+    });
+    this.wake();
+    port.send({ kind: 'joined' });
   }
 
   abort(id: string): void {
@@ -79,33 +122,35 @@ class DecodeWorker {
   async stop(): Promise<void> {
     this.isStopped = true;
     if (this.timer !== null) clearTimeout(this.timer);
+    await this.coordinated?.close();
+    const { evaluatedTokens, evaluatedPromptTokens } = this.engine;
+    port.send({ kind: 'evaluated', tokens: evaluatedTokens, promptTokens: evaluatedPromptTokens });
     port.send(remains(this.handoff));
     await this.handoff.close({ force: true });
   }
 
-  private async run(id: string, prompt: readonly number[], limit: number, ticket: string) {
-    const { kvMeta, blockIds } = decodeTicket(ticket);
-    const sampling = { num_tokens_to_generate: limit };
-    const { generatedTokens, finishReason, extra } = await this.handoff.addRequestWithKvHandoff(
-      id,
-      prompt,
-      sampling,
-      kvMeta,
-      blockIds,
+  private nameOf(requestId: RequestId): string {
+    return this.names.get(String(requestId)) ?? String(requestId);
+  }
+
+  private follow(id: string, added: Promise<Finished>): void {
+    added.then(
+      (finished) => this.finished(id, finished),
+      (error: unknown) => this.refused(id, error),
     );
+  }
+
+  private finished(id: string, { generatedTokens: tokens, finishReason: reason, extra }: Finished): void {
     const figures = (extra ?? { keptTokens: 0, loads: 0, loadMs: 0 }) as DecodeFigures;
     const logits = this.digests.get(id) ?? [];
     this.digests.delete(id);
     const { evaluatedTokens } = this.engine;
-    return {
-      kind: 'finished',
-      id,
-      tokens: generatedTokens,
-      reason: finishReason,
-      logits,
-      ...figures,
-      evaluatedTokens,
-    } as const;
+    port.send({ kind: 'finished', id, tokens, reason, logits, ...figures, evaluatedTokens });
+  }
+
+  private refused(id: string, error: unknown): void {
+    if (!isHandoffError(error)) return port.fail(error);
+    port.send({ kind: 'failed', id, code: error.code, message: error.message });
   }
 
   private wake(): void {
@@ -122,6 +167,7 @@ class DecodeWorker {
     while (this.again && !this.isStopped) {
       this.again = false;
       watch.look();
+      this.coordinated?.drain();
       handoff.pollPendingKvImports();
       const landed = watch.look();
       if (this.corrupts && landed !== null && landed.block >= 0) {
@@ -146,17 +192,21 @@ class DecodeWorker {
     port.send({ kind: 'operations', operations: this.recorded });
     this.recorded = [];
   }
-}
 
-function flat(operation: Operation): RecordedOperation {
-  const none = { what: operation.kind, lane: 0, id: '', from: 0, to: 0, rows: [] };
-  switch (operation.kind) {
-    case 'keep':
-      return { ...none, lane: operation.lane, to: operation.tokens };
-    case 'load':
-      return { ...none, lane: operation.lane, id: operation.requestId, from: operation.from, to: operation.to };
-    case 'evaluate':
-      return { ...none, rows: operation.rows.map(({ requestId, ...row }) => ({ id: requestId, ...row })) };
+  private flat(operation: Operation): RecordedOperation {
+    const { kind, lane } = { lane: 0, ...operation };
+    const none = { what: kind, lane, id: '', from: 0, to: 0, rows: [] };
+    switch (operation.kind) {
+      case 'keep':
+        return { ...none, to: operation.tokens };
+      case 'load':
+        return { ...none, id: this.nameOf(operation.requestId), from: operation.from, to: operation.to };
+      case 'evaluate':
+        return {
+          ...none,
+          rows: operation.rows.map(({ requestId, ...row }) => ({ id: this.nameOf(requestId), ...row })),
+        };
+    }
   }
 }
 
@@ -170,6 +220,8 @@ const port = openPort('decode', decodeCommands, decodeAnswers, async (command): 
       return worker?.take(command.id, command.prompt, command.limit, command.ticket);
     case 'abort':
       return worker?.abort(command.id);
+    case 'join':
+      return worker?.join(command.address);
     case 'attestDead':
       return worker?.attestDead(command.instance, command.incarnation);
     case 'measure':

@@ -10,7 +10,8 @@ import { loadModel, type LlamaModel } from './llama.js';
 import type { EngineSetting } from './messages.js';
 import { help, parseOptions, type LlamaDemoOptions } from './options.js';
 import { legendOf, linesOf, reportOf, type Report } from './report.js';
-import { LlamaRouter, ReferenceProcess } from './router.js';
+import { ReferenceProcess } from './reference-process.js';
+import { LlamaRouter } from './router.js';
 import { scenarioOf, type Scenario, type Stage } from './scenario.js';
 
 const signals = { SIGINT: 130, SIGTERM: 143 } as const;
@@ -46,6 +47,7 @@ class Demo {
     this.router = new LlamaRouter({
       prefill: this.base,
       decode: { ...this.base, blocks: decodeBlocks, lanes, shared: options.batched, corrupt: options.corrupt },
+      coordinator: options.coordinator,
       say,
       onToken: (id, token) => this.stream(id, token),
     });
@@ -54,13 +56,14 @@ class Demo {
   async run(): Promise<Report> {
     const { router, scenario } = this;
     await router.open();
+    const coordinator = router.coordinator === null ? '' : `coordinator ${router.coordinator}, `;
     this.say(
-      `processes: router ${process.pid}, prefill ${router.processIdOf('prefill')}, decode ${router.processIdOf('decode')}`,
+      `processes: router ${process.pid}, ${coordinator}prefill ${router.processIdOf('prefill')}, decode ${router.processIdOf('decode')}`,
     );
     for (const stage of scenario.stages) await this.runStage(stage);
     const ends = await router.stop();
     const replayed = await this.compare();
-    return reportOf(scenario, { seen: router.observations, ends, replayed });
+    return reportOf(scenario, { seen: router.observations, ends, evaluated: router.evaluated, replayed });
   }
 
   async end(): Promise<void> {
@@ -76,8 +79,9 @@ class Demo {
       process.stdout.columns ?? 132,
       this.say,
     );
-    const seen = requests.map((request) => this.router.submit(request, together));
-    if (together) {
+    const holds = together && !this.options.coordinator;
+    const seen = requests.map((request) => this.router.submit(request, holds));
+    if (holds) {
       await this.router.until('all prompts to be computed', () =>
         seen.every(({ prefilled, isSettled }) => prefilled !== null || isSettled),
       );

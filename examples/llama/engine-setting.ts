@@ -12,6 +12,9 @@ export function engineOptions(setting: EngineSetting): EngineOptions {
   return { llama, model, dtype, blockTokens, blocks, lanes, shared, maxSequenceLength, chunk };
 }
 
+/** For the way to a coordinator: a busy machine may take its time. */
+export const connectMs = 60_000;
+
 /** Equal digests mean equal bits. */
 export function digestOf(logits: Float32Array): string {
   return createHash('sha256')

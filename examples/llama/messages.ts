@@ -50,6 +50,8 @@ export type EngineSetting = ReturnType<typeof engine>;
 /** An instance whose process has ended and cannot come back. */
 const instance = { instance: text(256), incarnation: text(256) };
 const command = { start: { engine }, stop: {} } satisfies Schema;
+/** Its requests come from this coordinator from now on. Answered by `joined`. */
+const join = { address: text(256) };
 
 /** Router to prefill. */
 export const prefillCommands = {
@@ -58,6 +60,7 @@ export const prefillCommands = {
   prompt: { id, prompt: tokens, owner: text(513) },
   abort: { id },
   release: { handoff },
+  join,
   attestDead: instance,
   /** Answered by `memory`. */
   measure: {},
@@ -79,6 +82,7 @@ export const prefillAnswers = {
   },
   failed: { id, code: text(64), message: text(4096) },
   released: { id },
+  joined: {},
   memory: { residentBytes: integer(0) },
 } satisfies Schema;
 
@@ -87,6 +91,7 @@ export const decodeCommands = {
   ...command,
   handoff: { id, prompt: tokens, limit: integer(0), ticket },
   abort: { id },
+  join,
   attestDead: instance,
   /** Answered by `memory`. */
   measure: {},
@@ -130,6 +135,9 @@ export const decodeAnswers = {
   readDone,
   /** Lanes in one cache only: what was done since the last message of this kind. */
   operations: { operations: list(operation, 1 << 12) },
+  joined: {},
+  /** At the end: all tokens that were evaluated, and how many of them lay in a prompt. */
+  evaluated: { tokens: integer(0), promptTokens: integer(0) },
   memory: { residentBytes: integer(0) },
 } satisfies Schema;
 

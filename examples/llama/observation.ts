@@ -11,12 +11,19 @@ export interface LlamaRequest {
 
 type DecodeAnswer<Kind> = Extract<Message<typeof decodeAnswers>, { kind: Kind }>;
 
+/** The end of a request as a coordinator's client hears of it. */
+export type Reply =
+  Pick<DecodeAnswer<'finished'>, 'tokens' | 'reason'> | { readonly code: string; readonly message: string };
+
 export class Observation {
   prefilled: Extract<Message<typeof prefillAnswers>, { kind: 'prefilled' }> | null = null;
   isDeferred = false;
   reserved: DecodeAnswer<'reserved'> | null = null;
   landed: DecodeAnswer<'landed'> | null = null;
   finished: DecodeAnswer<'finished'> | null = null;
+  /** Behind a coordinator: what its client was told, and what decode said of the same request. */
+  reply: Reply | null = null;
+  computed: DecodeAnswer<'finished'> | null = null;
   failure: { readonly code: string; readonly message: string } | null = null;
   isReleased = false;
   /** The caller gave up. */
@@ -35,6 +42,18 @@ export class Observation {
   /** Settled, and its source is free again. */
   get isOver(): boolean {
     return this.isSettled && (this.prefilled === null || this.isReleased);
+  }
+
+  /**
+   * Behind a coordinator a request is settled when its client has its end, and decode, should it have got it, is done with it:
+   * the result is the client's, the figures are decode's.
+   */
+  settle(): void {
+    const { reply, computed, reserved, isDeferred } = this;
+    if (reply === null) return;
+    if (!('code' in reply)) {
+      if (computed !== null) this.finished = { ...computed, ...reply };
+    } else if (computed !== null || (reserved === null && !isDeferred)) this.failure ??= reply;
   }
 
   get movedBlocks(): number {

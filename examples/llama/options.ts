@@ -11,6 +11,8 @@ export interface LlamaDemoOptions {
   readonly tokens: number;
   readonly blockTokens: number;
   readonly batched: boolean;
+  /** Requests go through the coordinator that ships with the package. */
+  readonly coordinator: boolean;
   readonly json: boolean;
   readonly help: boolean;
   /** Not in the help: flips one bit of transferred state, so that a test sees that it is noticed. */
@@ -26,6 +28,7 @@ usage: npm run demo:llama -- [flags]
   --tokens N          tokens to generate a request, 2 to 512; default 48
   --block-size N      tokens per block, 16 to 64; default 32
   --batched           evaluate the tokens of all running requests together
+  --coordinator       behind the coordinator that ships with the package, a process of its own
   --json              print the result as JSON, and progress to standard error
   --help              print this
 
@@ -52,6 +55,7 @@ export function parseOptions(argv: readonly string[]): LlamaDemoOptions {
     tokens: integer('tokens', 48, 2, 512),
     blockTokens: integer('block-size', 32, 16, 64),
     batched: values.batched ?? false,
+    coordinator: values.coordinator ?? false,
     json: values.json ?? false,
     help: values.help ?? false,
     corrupt: values.corrupt ?? false,
@@ -70,6 +74,7 @@ function readFlags(argv: readonly string[]) {
         tokens: text,
         'block-size': text,
         batched: flag,
+        coordinator: flag,
         json: flag,
         help: flag,
         corrupt: flag,

@@ -3,7 +3,14 @@
  * registered memory, where its pin holds it until decode has read it. Prompts are computed one at a time, in order; one
  * that begins like what a lane still holds computes only the rest.
  */
-import { computeBlockHashes, HandoffError, type PrefillContext, type StateHandoff, type Ticket } from 'state-handoff';
+import {
+  computeBlockHashes,
+  HandoffError,
+  type PrefillContext,
+  type RequestId,
+  type StateHandoff,
+  type Ticket,
+} from 'state-handoff';
 import { ExportBlocks } from './export-blocks.js';
 import type { EngineOptions } from './engine-options.js';
 import { greedy, Lanes, sharedLength, type Lane } from './lanes.js';
@@ -43,7 +50,7 @@ export class LlamaPrefillEngine implements PrefillContext {
   private handoff: StateHandoff | null = null;
   private last: Promise<unknown> = Promise.resolve();
   /** By request that waits or is being computed: whether somebody gave up. */
-  private readonly aborted = new Map<string, boolean>();
+  private readonly aborted = new Map<RequestId, boolean>();
   private retry: (() => void) | null = null;
 
   constructor(private readonly options: EngineOptions) {
@@ -66,7 +73,7 @@ export class LlamaPrefillEngine implements PrefillContext {
   }
 
   /** Waits for its turn and for room. @throws (rejects) `CAPACITY_NEVER_FITS`, `ABORTED`, what the SDK refuses it with */
-  prefill(requestId: string, prompt: Int32Array): Promise<PrefilledPrompt> {
+  prefill(requestId: RequestId, prompt: Int32Array): Promise<PrefilledPrompt> {
     this.aborted.set(requestId, false);
     const result = this.last.then(() => this.run(requestId, prompt));
     this.last = result.catch(() => undefined);
@@ -74,7 +81,7 @@ export class LlamaPrefillEngine implements PrefillContext {
   }
 
   /** A prompt that waits or is being computed ends at its next chunk. */
-  abort(requestId: string): void {
+  abort(requestId: RequestId): void {
     if (!this.aborted.has(requestId)) return;
     this.aborted.set(requestId, true);
     this.retry?.();
@@ -84,7 +91,7 @@ export class LlamaPrefillEngine implements PrefillContext {
     this.lanes.close();
   }
 
-  private async run(requestId: string, prompt: Int32Array): Promise<PrefilledPrompt> {
+  private async run(requestId: RequestId, prompt: Int32Array): Promise<PrefilledPrompt> {
     const handoff = this.handoff!;
     const count = Math.ceil(prompt.length / this.blockSize);
     try {
@@ -112,7 +119,7 @@ export class LlamaPrefillEngine implements PrefillContext {
     }
   }
 
-  private async compute(requestId: string, prompt: Int32Array, lane: Lane<Int32Array>): Promise<PrefilledPrompt> {
+  private async compute(requestId: RequestId, prompt: Int32Array, lane: Lane<Int32Array>): Promise<PrefilledPrompt> {
     const { chunk } = this.options;
     const shared = Math.min(sharedLength(lane.held, prompt), prompt.length - 1);
     const kept = Math.floor(shared / chunk) * chunk;
@@ -148,7 +155,7 @@ export class LlamaPrefillEngine implements PrefillContext {
   }
 
   /** The prompt's blocks with a reference each; `fresh` are those that hold nothing yet, at the end. */
-  private async take(requestId: string, prompt: Int32Array): Promise<{ blocks: Int32Array; fresh: Int32Array }> {
+  private async take(requestId: RequestId, prompt: Int32Array): Promise<{ blocks: Int32Array; fresh: Int32Array }> {
     const count = Math.ceil(prompt.length / this.blockSize);
     for (;;) {
       const known = this.blocks.matchPrefix(computeBlockHashes(prompt, this.blockSize));
@@ -164,7 +171,7 @@ export class LlamaPrefillEngine implements PrefillContext {
     }
   }
 
-  private handOff(requestId: string, prompt: Int32Array, blocks: Int32Array, first: number): Ticket {
+  private handOff(requestId: RequestId, prompt: Int32Array, blocks: Int32Array, first: number): Ticket {
     const handoff = this.handoff!;
     // Gives the blocks back itself when it refuses.
     const prepared = handoff.prepareHandoffMetadataBatch([
@@ -187,14 +194,14 @@ export class LlamaPrefillEngine implements PrefillContext {
   }
 
   /** Resolves when a pin ended or somebody gave up. */
-  private async room(requestId: string): Promise<void> {
+  private async room(requestId: RequestId): Promise<void> {
     this.checkAbort(requestId);
     await new Promise<void>((resolve) => (this.retry = resolve));
     this.retry = null;
     this.checkAbort(requestId);
   }
 
-  private checkAbort(requestId: string): void {
+  private checkAbort(requestId: RequestId): void {
     if (this.aborted.get(requestId) === true) throw new HandoffError('ABORTED', `request ${requestId} was aborted`);
   }
 }

@@ -1,6 +1,6 @@
 /** From what the router of the llama.cpp demo saw to a verdict, a table for a reader, and plain data for a program. */
 import type { Observation } from './observation.js';
-import type { Stopped } from './router.js';
+import type { Evaluated, Stopped } from './router.js';
 import type { DemoRequest, Scenario } from './scenario.js';
 
 /** One request, in numbers. Milliseconds and bytes; null where there is nothing to measure. */
@@ -32,6 +32,7 @@ export interface Report {
   /** What is wrong with the whole, not with one request. */
   readonly surprises: readonly string[];
   readonly memory: { readonly prefill: string; readonly decode: string };
+  readonly evaluated: Evaluated;
   readonly identical: boolean | null;
   readonly ok: boolean;
 }
@@ -39,11 +40,12 @@ export interface Report {
 export interface Outcome {
   readonly seen: ReadonlyMap<string, Observation>;
   readonly ends: { readonly prefill: Stopped; readonly decode: Stopped };
+  readonly evaluated: Evaluated;
   /** Null unless batched. */
   readonly replayed: ReadonlyMap<string, { readonly drawn: number; readonly agreeing: number }> | null;
 }
 
-export function reportOf(scenario: Scenario, { seen, ends, replayed }: Outcome): Report {
+export function reportOf(scenario: Scenario, { seen, ends, evaluated, replayed }: Outcome): Report {
   const requests = scenario.stages.flatMap((stage) => stage.requests);
   const rows = requests.map((request) => rowOf(request, seen.get(request.id)!, replayed?.get(request.id) ?? null));
   const surprises: string[] = [];
@@ -52,6 +54,7 @@ export function reportOf(scenario: Scenario, { seen, ends, replayed }: Outcome):
     if (end.blocksFree !== end.blocksUsable)
       surprises.push(`${name} has ${end.blocksFree} of ${end.blocksUsable} blocks back`);
   }
+  if (evaluated.promptTokens > 0) surprises.push(`decode evaluated ${evaluated.promptTokens} prompt tokens`);
   for (const { title, requests: some, waits } of scenario.stages) {
     if (waits && !some.some(({ id }) => seen.get(id)!.isDeferred))
       surprises.push(`"${title}": expected somebody to wait for room`);
@@ -69,6 +72,7 @@ export function reportOf(scenario: Scenario, { seen, ends, replayed }: Outcome):
       prefill: `${ends.prefill.blocksFree} of ${ends.prefill.blocksUsable} blocks`,
       decode: `${ends.decode.blocksFree} of ${ends.decode.blocksUsable} blocks`,
     },
+    evaluated,
     identical,
     ok: isWell && (replayed === null ? identical === true : identical !== false),
   };
@@ -164,6 +168,7 @@ export function linesOf(report: Report, batched: boolean): string[] {
     '',
     ...lines.map(print),
     '',
+    `evaluated on decode: ${report.evaluated.tokens} tokens, ${report.evaluated.promptTokens} of them in a prompt`,
     `memory back at the end: prefill ${report.memory.prefill}, decode ${report.memory.decode}`,
     ...report.rows.flatMap(({ id, surprises }) => surprises.map((line) => `unexpected: ${id}: ${line}`)),
     ...report.surprises.map((line) => `unexpected: ${line}`),

@@ -1,6 +1,7 @@
 /**
  * The router of the llama.cpp demo: starts a prefill and a decode process, carries the messages of each handoff between them,
- * and keeps what it saw. It never sees state, only tickets. When one of the two dies, it tells the other.
+ * and keeps what it saw. It never sees state, only tickets. When one of the two dies, it tells the other. Behind a
+ * coordinator it carries nothing: it is the coordinator's client.
  */
 import { checkCompatible, decodeTicket, parseInstanceCard, type HandoffRef, type InstanceCard } from 'state-handoff';
 import type { Message } from '../demo/messages.js';
@@ -8,16 +9,17 @@ import { WorkerProcess } from '../demo/worker-process.js';
 import {
   decodeAnswers,
   prefillAnswers,
-  referenceAnswers,
   type decodeCommands,
   type EngineSetting,
   type prefillCommands,
   type RecordedOperation,
-  type referenceCommands,
 } from './messages.js';
 import { Observation, type LlamaRequest } from './observation.js';
+import type { CoordinatorPlane } from './coordinator-plane.js';
 
 export type Stopped = Extract<Message<typeof decodeAnswers>, { kind: 'stopped' }>;
+/** Tokens that decode evaluated, and how many of them lay in a prompt: none when all is well. */
+export type Evaluated = Omit<Extract<Message<typeof decodeAnswers>, { kind: 'evaluated' }>, 'kind'>;
 type Role = 'prefill' | 'decode';
 
 /** How long nothing at all may be heard while something is awaited. */
@@ -26,6 +28,8 @@ const silenceMs = 120_000;
 export interface RouterOptions {
   readonly prefill: EngineSetting;
   readonly decode: EngineSetting;
+  /** Requests go through the shipped coordinator; false by default: this router carries them itself. */
+  readonly coordinator?: boolean;
   /** Where the compiled workers lie; beside this file by default. */
   readonly folder?: string;
   /** Gets each line of progress. */
@@ -38,6 +42,12 @@ export class LlamaRouter {
   readonly observations = new Map<string, Observation>();
   /** Lanes in one cache only: what decode did to llama.cpp's memory. */
   readonly operations: RecordedOperation[] = [];
+  /** By decode, once it was stopped. */
+  evaluated: Evaluated = { tokens: 0, promptTokens: 0 };
+  /** Behind a coordinator; null: this router relays. */
+  private plane: CoordinatorPlane | null = null;
+  private opening: Promise<CoordinatorPlane> | null = null;
+  private readonly joined = new Set<Role>();
   private prefill!: WorkerProcess<typeof prefillCommands, typeof prefillAnswers>;
   private decode!: WorkerProcess<typeof decodeCommands, typeof decodeAnswers>;
   private readonly workers = new Set<WorkerProcess<never, never>>();
@@ -55,6 +65,12 @@ export class LlamaRouter {
   async open(): Promise<void> {
     await Promise.all([this.start('prefill'), this.start('decode')]);
     this.checkCards();
+    if (this.options.coordinator === true) await this.join();
+  }
+
+  /** Process and address of the coordinator, for a reader; null when there is none. */
+  get coordinator(): string | null {
+    return this.plane === null ? null : `${this.plane.processId} at ${this.plane.address}`;
   }
 
   /**
@@ -65,6 +81,10 @@ export class LlamaRouter {
   submit(request: LlamaRequest, holds = false): Observation {
     const seen = new Observation(request);
     this.observations.set(request.id, seen);
+    if (this.plane !== null) {
+      this.plane.submit(seen);
+      return seen;
+    }
     if (holds) this.held.add(seen);
     const { instance, incarnation } = this.cards.decode!;
     const owner = `${instance}/${incarnation}`;
@@ -82,6 +102,7 @@ export class LlamaRouter {
   /** Aborts a request wherever it is. */
   abort(id: string): void {
     this.of(id).isAborted = true;
+    if (this.plane !== null) return this.plane.abort(id);
     this.prefill.send({ kind: 'abort', id });
     this.decode.send({ kind: 'abort', id });
   }
@@ -154,6 +175,10 @@ export class LlamaRouter {
   async end(): Promise<void> {
     this.failure ??= new Error('the router was ended');
     await Promise.all([...this.workers].map((worker) => worker.end()));
+    await this.opening?.then(
+      (plane) => plane.close(),
+      () => undefined,
+    );
     this.look();
   }
 
@@ -173,6 +198,31 @@ export class LlamaRouter {
     }
     this.workers.add(this[role] as never);
     await this.until(`the ${role} process to be ready`, () => this.cards[role] !== undefined);
+  }
+
+  private async join(): Promise<void> {
+    // What only this mode needs is loaded in this mode.
+    const { CoordinatorPlane } = await import('./coordinator-plane.js');
+    // Ended in the meantime.
+    if (this.failure !== null) throw this.failure;
+    this.opening = CoordinatorPlane.start(this.options.prefill.blockTokens, {
+      token: (seen, token) => this.onToken(seen, token),
+      ended: (seen, reply) => {
+        seen.reply = reply;
+        seen.settle();
+        this.look();
+      },
+      lost: (error) => {
+        this.failure ??= error;
+        this.look();
+      },
+    });
+    this.plane = await this.opening;
+    const { address } = this.plane;
+    this.prefill.send({ kind: 'join', address });
+    this.decode.send({ kind: 'join', address });
+    await this.until('both engines to be registered', () => this.joined.size === 2);
+    await this.plane.connect();
   }
 
   private checkCards(): void {
@@ -204,13 +254,12 @@ export class LlamaRouter {
         const seen = this.of(answer.id);
         seen.prefilled = answer;
         const { id, prompt } = seen.request;
-        seen.tokenTimes.push(performance.now());
-        this.options.onToken?.(id, answer.firstToken);
+        this.onToken(seen, answer.firstToken);
         this.say(
           `${id.padEnd(10)} prefilled: ${answer.computedTokens} of ${prompt.length} tokens computed in ${answer.evaluateMs.toFixed(0)} ms, ` +
             `${answer.savedBlocks} blocks saved in ${answer.saveMs.toFixed(1)} ms, ticket of ${answer.ticket.length} bytes`,
         );
-        if (!this.held.has(seen)) this.sendTicket(seen, answer.ticket);
+        if (this.plane === null && !this.held.has(seen)) this.sendTicket(seen, answer.ticket);
         break;
       }
       case 'released':
@@ -247,12 +296,20 @@ export class LlamaRouter {
       case 'admitted':
         break;
       case 'token':
-        this.of(answer.id).tokenTimes.push(performance.now());
-        this.options.onToken?.(answer.id, answer.token);
+        this.onToken(this.of(answer.id), answer.token);
         break;
-      case 'finished':
-        this.of(answer.id).finished = answer;
+      case 'finished': {
+        const seen = this.of(answer.id);
+        if (this.plane === null) seen.finished = answer;
+        else seen.computed = answer;
+        seen.settle();
         break;
+      }
+      case 'evaluated': {
+        const { tokens, promptTokens } = answer;
+        this.evaluated = { tokens, promptTokens };
+        break;
+      }
       case 'failed':
         this.of(answer.id).failure = answer;
         this.say(`${answer.id.padEnd(10)} ended without a result: ${answer.message} (${answer.code})`);
@@ -274,12 +331,19 @@ export class LlamaRouter {
     role: Role,
     answer: Extract<
       Message<typeof prefillAnswers> | Message<typeof decodeAnswers>,
-      { kind: 'ready' | 'stopped' | 'memory' | 'busy' | 'failure' }
+      { kind: 'ready' | 'joined' | 'stopped' | 'memory' | 'busy' | 'failure' }
     >,
   ): void {
     if (answer.kind === 'ready') this.cards[role] = parseInstanceCard(answer.card);
+    else if (answer.kind === 'joined') this.joined.add(role);
     else if (answer.kind === 'stopped') this.ends[role] = answer;
     else if (answer.kind === 'memory') this.residents[role] = answer.residentBytes;
+  }
+
+  private onToken(seen: Observation, token: number): void {
+    seen.tokenTimes.push(performance.now());
+    this.options.onToken?.(seen.request.id, token);
+    this.look();
   }
 
   private sendTicket(seen: Observation, ticket: string): void {
@@ -310,53 +374,5 @@ export class LlamaRouter {
   private look(): void {
     this.heardAt = Date.now();
     for (const check of [...this.checks]) check();
-  }
-}
-
-/** The engine that knows of no handoff, in a process of its own. */
-export class ReferenceProcess {
-  private readonly worker: WorkerProcess<typeof referenceCommands, typeof referenceAnswers>;
-  private readonly waiting: { resolve: (answer: never) => void; reject: (error: Error) => void }[] = [];
-  private failure: Error | null = null;
-
-  constructor(setting: EngineSetting, folder: string = __dirname) {
-    this.worker = new WorkerProcess<typeof referenceCommands, typeof referenceAnswers>(
-      'reference',
-      referenceAnswers,
-      (answer) => {
-        if (answer.kind === 'result' || answer.kind === 'replayed') this.waiting.shift()?.resolve(answer as never);
-      },
-      (error) => {
-        this.failure = error;
-        for (const { reject } of this.waiting.splice(0)) reject(error);
-      },
-      folder,
-    );
-    this.worker.send({ kind: 'start', engine: setting });
-  }
-
-  /** Computes a request alone; answers come in the order of the calls. */
-  run({ id, prompt, limit }: LlamaRequest): Promise<Extract<Message<typeof referenceAnswers>, { kind: 'result' }>> {
-    this.worker.send({ kind: 'run', id, prompt: Array.from(prompt), limit });
-    return this.answer();
-  }
-
-  /** Does again what decode did. */
-  replay(
-    requests: readonly LlamaRequest[],
-    operations: readonly RecordedOperation[],
-  ): Promise<Extract<Message<typeof referenceAnswers>, { kind: 'replayed' }>> {
-    const prompts = requests.map(({ id, prompt }) => ({ id, tokens: Array.from(prompt) }));
-    this.worker.send({ kind: 'replay', prompts, operations });
-    return this.answer();
-  }
-
-  end(): Promise<void> {
-    return this.worker.end();
-  }
-
-  private answer<Answer>(): Promise<Answer> {
-    if (this.failure !== null) return Promise.reject(this.failure);
-    return new Promise((resolve, reject) => this.waiting.push({ resolve: resolve as never, reject }));
   }
 }

@@ -53,7 +53,7 @@ const lengthMax = 4096;
 
 /** @throws `ARGUMENT_INVALID` for a question that is too long */
 export function scenarioOf(llama: LlamaModel, options: LlamaDemoOptions): Scenario {
-  const { tokens, blockTokens } = options;
+  const { tokens, blockTokens, coordinator } = options;
   const request = (id: string, question: string, sharesPrefix: boolean): DemoRequest => {
     const chat = [
       ['system', systemPrompt],
@@ -65,7 +65,8 @@ export function scenarioOf(llama: LlamaModel, options: LlamaDemoOptions): Scenar
     }
     return { id, question, prompt, limit: tokens, abortAfter: null, sharesPrefix };
   };
-  const stages = options.questions.length > 0 ? givenStages(options.questions, request) : ownStages(tokens, request);
+  const stages =
+    options.questions.length > 0 ? givenStages(options.questions, request) : ownStages(tokens, coordinator, request);
   const requests = stages.flatMap((stage) => stage.requests);
   const lengths = requests.map(({ prompt }) => prompt.length);
   const largest = Math.ceil((Math.max(...lengths) + 1) / blockTokens);
@@ -88,16 +89,18 @@ function givenStages(given: readonly string[], request: Make): Stage[] {
   ];
 }
 
-function ownStages(tokens: number, request: Make): Stage[] {
+function ownStages(tokens: number, coordinator: boolean, request: Make): Stage[] {
   const [first, ...others] = questions.map(([id, question], index) => request(id, question, index > 0));
   return [
     { title: 'nothing cached yet', requests: [first!], together: false, waits: false },
     {
-      title: 'the same system prompt, more visitors than decode has room for: they wait in line',
+      title: coordinator
+        ? 'the same system prompt, more visitors: the coordinator lets in as many as there are lanes'
+        : 'the same system prompt, more visitors than decode has room for: they wait in line',
       requests: others,
       together: true,
-      // With fewer tokens a request may be over before the next ticket is read.
-      waits: tokens >= 16,
+      // With fewer tokens a request may be over before the next ticket is read. A coordinator keeps the line itself.
+      waits: tokens >= 16 && !coordinator,
     },
     {
       title: 'one is aborted in the middle of its answer, the other does not notice',

@@ -7,7 +7,8 @@ import { provideAssets, type Assets } from '../../examples/llama/assets.js';
 import { loadModel, type LlamaModel } from '../../examples/llama/llama.js';
 import type { EngineSetting } from '../../examples/llama/messages.js';
 import type { LlamaRequest, Observation } from '../../examples/llama/observation.js';
-import { LlamaRouter, ReferenceProcess, type RouterOptions, type Stopped } from '../../examples/llama/router.js';
+import { ReferenceProcess } from '../../examples/llama/reference-process.js';
+import { LlamaRouter, type RouterOptions, type Stopped } from '../../examples/llama/router.js';
 
 /** Where the compiled workers lie. */
 const folder = join(__dirname, '..', '..', 'dist', 'examples', 'llama');
