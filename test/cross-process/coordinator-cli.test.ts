@@ -52,7 +52,9 @@ function connect(address: string, routingId?: string): Dealer {
   return socket;
 }
 
-const call = (...args: string[]) => spawnSync(process.execPath, [command, ...args], { encoding: 'utf8' });
+// A coordinator that should have refused would run for ever: the limit ends it, with no status.
+const call = (...args: string[]) =>
+  spawnSync(process.execPath, [command, ...args], { encoding: 'utf8', timeout: 120_000, killSignal: 'SIGKILL' });
 const meta = wireMap({
   request_capacity: 4,
   tokens_per_block: 16,
@@ -145,6 +147,12 @@ it('reads a configuration file, takes a free port for a taken one, and stays qui
   } finally {
     rmSync(folder, { recursive: true });
   }
+});
+
+it('listens beyond this machine with --insecure, and only with it', async () => {
+  const { first } = await run('--address', 'tcp://0.0.0.0:0', '--insecure');
+  expect(first.address).toMatch(/^tcp:\/\/0\.0\.0\.0:\d+$/);
+  expect(call('coordinator', '--address', 'tcp://0.0.0.0:0')).toMatchObject({ status: 2, stdout: '' });
 });
 
 it('shows its metrics on a loopback port until it ends, and only when it is told to', async () => {

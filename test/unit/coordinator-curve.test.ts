@@ -191,6 +191,28 @@ test('an engine that comes back speaks for its name; the connection before it is
   await works(scene, again);
 });
 
+test('an engine has no say before it registers', async () => {
+  const scene = await open();
+  const alice = new Peer(scene, curveIdentity(peerOf('alice'), 'alice'));
+  await alice.say({ header: 'KV_READ_DONE', requestId: 1 });
+  await alice.say({ header: 'ENGINE_STATUS', status: wireMap({ active: 1 }) });
+  await until('both are refused', () => scene.server.wire.refusedMessages === 2);
+  expect(scene.core.heard).toEqual([]);
+  await alice.say(register);
+  expect(await alice.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  await works(scene, alice);
+});
+
+test('two connections under one client’s name are two peers, and each gets its own answers', async () => {
+  const scene = await open();
+  const alice = await aliceAt(scene);
+  await works(scene, alice);
+  await works(scene, alice);
+  const submitted = scene.core.heard.filter(({ message }) => message.header === 'SUBMIT_REQUEST');
+  expect(submitted.map(({ peer }) => peer.split('.')[0])).toEqual(['client', 'client']);
+  expect(new Set(submitted.map(({ peer }) => peer)).size).toBe(2);
+});
+
 test('an engine that is gone is found by its name', async () => {
   const scene = await open();
   const alice = await aliceAt(scene);

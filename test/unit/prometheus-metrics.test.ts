@@ -205,6 +205,14 @@ describe('a coordinator over HTTP', () => {
     expect(new URL(scene.metrics.url).hostname).toBe('127.0.0.1');
   });
 
+  test('listens at the loopback address alone: another address of this machine has nothing at that port', async () => {
+    const scene = await Scene.open();
+    expect(await load(scene.metrics.url)).toMatchObject({ status: 200 });
+    await expect(load(scene.metrics.url.replace('127.0.0.1', '127.0.0.2'))).rejects.toMatchObject({
+      code: expect.stringMatching(/^E[A-Z]+$/) as string,
+    });
+  });
+
   test('refuses a port that is none or is taken', async () => {
     const scene = await Scene.open();
     const port = Number(new URL(scene.metrics.url).port);

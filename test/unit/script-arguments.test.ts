@@ -15,8 +15,10 @@ function run(script: string, ...args: string[]): { status: number | null; output
 }
 
 const scripts = ['simulate.js', 'simulate-planted.js', 'simulate-coordinator.js', 'bench.js', 'fuzz.js'];
+/** Their status 1 is for what they measured; a wrong call is 2. */
+const measuring = ['soak.js', 'bench-coordinator.js'];
 
-test.each(scripts)('%s --help says how it is called, and is no error', (script) => {
+test.each([...scripts, ...measuring])('%s --help says how it is called, and is no error', (script) => {
   expect(run(script, '--help')).toEqual({ status: 0, output: expect.stringMatching(/^usage: npm run /), errors: '' });
 });
 
@@ -34,4 +36,25 @@ test.each([
   const { status, output, errors } = run(script, ...args);
   expect({ status, output }).toEqual({ status: 1, output: '' });
   expect(errors).toMatch(/expected/);
+});
+
+test.each([
+  ...measuring.map((script) => [script, '--no-such-flag']),
+  ['soak.js', '--messages'],
+  ['soak.js', '--messages', '0'],
+  ['soak.js', '--messages', 'many'],
+  ['soak.js', '--messages', '10', '1'],
+  ['bench-coordinator.js', 'quick'],
+])('%s %s %s: refused with what was expected, and status 2', (script, ...args) => {
+  const { status, output, errors } = run(script, ...args);
+  expect({ status, output }).toEqual({ status: 2, output: '' });
+  expect(errors).toMatch(/expected/);
+});
+
+test('bench-coordinator.js writes no table of its quick run', () => {
+  expect(run('bench-coordinator.js', '--quick', '--write')).toEqual({
+    status: 2,
+    output: '',
+    errors: 'bench:coordinator: --write takes the whole table, not --quick\n',
+  });
 });

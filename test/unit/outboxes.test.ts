@@ -1,0 +1,52 @@
+/** What waits for slow readers: each bound on its own, to the byte, and the sum that operators see. */
+import { Outboxes, type Waiting } from '../../lib/control/zeromq/outboxes.js';
+
+const limits = { clientBytesMax: 100, engineBytesMax: 250, messagesMax: 4 };
+const entry = (requestId: number, bytes: number): Waiting => ({
+  message: { header: 'REQUEST_ABORTED', requestId, sourceSafe: true },
+  frames: [],
+  bytes,
+});
+
+test('a client’s bytes reach their bound and not a byte beyond it; what it loses is named once each', () => {
+  const boxes = new Outboxes(limits);
+  expect(boxes.add('client', entry(1, 60), false)).toEqual({ kind: 'none' });
+  expect(boxes.add('client', entry(1, 40), false)).toEqual({ kind: 'none' });
+  expect(boxes.add('other', entry(9, 100), false)).toEqual({ kind: 'none' });
+  expect([boxes.bytesOf('client'), boxes.bytes]).toEqual([100, 200]);
+  expect(boxes.add('client', entry(2, 1), false)).toEqual({ kind: 'client', requestIds: [1, 2] });
+  expect(boxes.has('client')).toBe(false);
+  expect([boxes.bytesOf('client'), boxes.bytes, boxes.bytesOf('other')]).toEqual([0, 100, 100]);
+});
+
+test('an engine has a bound of its own, and keeps what waits already', () => {
+  const boxes = new Outboxes(limits);
+  expect(boxes.add('engine', entry(1, 101), true)).toEqual({ kind: 'none' });
+  expect(boxes.add('engine', entry(2, 149), true)).toEqual({ kind: 'none' });
+  expect(boxes.add('engine', entry(3, 1), true)).toEqual({ kind: 'engine' });
+  expect([boxes.bytesOf('engine'), boxes.bytes, boxes.first('engine')]).toEqual([250, 250, entry(1, 101)]);
+  boxes.shift('engine');
+  expect([boxes.bytes, boxes.first('engine')]).toEqual([149, entry(2, 149)]);
+  expect(boxes.add('engine', entry(3, 1), true)).toEqual({ kind: 'none' });
+});
+
+test('messages have a bound whatever their size', () => {
+  const boxes = new Outboxes(limits);
+  for (const isEngine of [true, false]) {
+    const peer = isEngine ? 'engine' : 'client';
+    for (let count = 0; count < limits.messagesMax; count++)
+      expect(boxes.add(peer, entry(count, 1), isEngine)).toEqual({ kind: 'none' });
+    expect(boxes.add(peer, entry(9, 1), isEngine).kind).toBe(peer);
+  }
+  expect(boxes.bytes).toBe(limits.messagesMax);
+});
+
+test('what a peer leaves behind is no longer counted', () => {
+  const boxes = new Outboxes(limits);
+  boxes.add('gone', entry(1, 70), false);
+  boxes.add('stays', entry(2, 20), false);
+  expect(boxes.drop('gone')).toEqual([entry(1, 70)]);
+  expect([boxes.drop('gone'), boxes.bytes, [...boxes.peers]]).toEqual([[], 20, ['stays']]);
+  boxes.shift('stays');
+  expect([boxes.bytes, [...boxes.peers]]).toEqual([0, []]);
+});
