@@ -284,3 +284,20 @@ test('needs no loopback address, and is refused where nothing is encrypted', asy
     'options.curve.secretKey: expected a CURVE key',
   );
 });
+
+test.each([
+  [
+    { role: 'Observer', key: held.watcher.publicKey },
+    'watcher.role: expected engine, client, observer, got "Observer"',
+  ],
+  [{ role: 'observer', key: held.client.publicKey }, 'watcher.key: expected a key of its own, got "that of client"'],
+  [{ key: held.watcher.publicKey }, 'watcher: expected a map of role and key'],
+])('refuses a list that no file would be read as: %#', async (watcher, text) => {
+  const curve = { secretKey: server.secretKey, peers: { ...peers, watcher: watcher as never } };
+  // Closed when it should not have started.
+  const starting = CoordinatorServer.start({ core: new RelayCore(), curve }).then((started) => started.close());
+  await expect(starting).rejects.toMatchObject({
+    code: 'OPTION_INVALID',
+    message: expect.stringContaining(`options.curve.peers.${text}`) as string,
+  });
+});

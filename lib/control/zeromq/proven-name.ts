@@ -6,8 +6,15 @@
  */
 import { createHmac, hkdfSync, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { PeerId } from '../coordinator/interface.js';
-import { decodeKey, publicKeyOf, sharedSecret } from './curve-key.js';
-import { checkPeerName, type AllowList, type CurvePeer, type CurveRole, type CurveServer } from './curve-peers.js';
+import { publicKeyOf, sharedSecret } from './curve-key.js';
+import {
+  checkAllowList,
+  checkPeerName,
+  type AllowList,
+  type CurvePeer,
+  type CurveRole,
+  type CurveServer,
+} from './curve-peers.js';
 
 const info = 'state-handoff proven name 1';
 const pattern = /^([\dA-Za-z][\w-]{0,63})\.([\w-]{22})\.([\w-]{43})$/;
@@ -35,11 +42,11 @@ export class NameProofs {
   private readonly publicKey: string;
   private readonly peers: AllowList;
 
-  /** @throws `OPTION_INVALID` for keys that are none */
+  /** @throws `OPTION_INVALID` for keys that are none, and for a list that `checkAllowList` refuses */
   constructor(private readonly server: CurveServer) {
-    this.peers = server.peers;
     this.publicKey = publicKeyOf(server.secretKey, 'options.curve.secretKey');
-    for (const [name, { key }] of Object.entries(this.peers)) decodeKey(key, `options.curve.peers.${name}.key`);
+    // Also a list that came from no file: a role that is none must give no rights.
+    this.peers = checkAllowList(server.peers, 'options.curve.peers');
   }
 
   /** Null for an id that proves nothing. */
