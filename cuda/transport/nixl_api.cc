@@ -17,6 +17,10 @@ void SetDefaults() {
   setenv("UCX_DEBUG_SIGNO", "0", 0);
   // A cache of memory kinds that goes wrong where somebody else frees GPU memory (spec 7.3).
   setenv("UCX_MEMTYPE_CACHE", "n", 0);
+  // Otherwise UCX patches brk, mmap and munmap of the running process and tries them out beside the other threads'
+  // malloc, which now and then loses the heap's last page under them. Memory here is deregistered before it is
+  // unmapped.
+  setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
   setenv("UCX_LOG_LEVEL", "fatal", 0);
   setenv("NIXL_LOG_LEVEL", "FATAL", 0);
 }
