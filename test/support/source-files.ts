@@ -17,6 +17,7 @@ const notOurs = new Set([
   'build',
   'coverage',
   '.cache',
+  '.offline',
   'docs/api',
   'examples/llama/native/build',
 ]);
