@@ -7,7 +7,7 @@
  * both to one verdict.
  */
 import { argumentError, HandoffError } from '../errors.js';
-import { regionBytesMax, type CopyProgram, type Rectangle } from './copy-program.js';
+import { regionBytesMax, type CopyProgram, type Loop, type Rectangle } from './copy-program.js';
 import { Coverage } from './program-coverage.js';
 import { decideMeeting, type StepBudget } from './program-overlap.js';
 import { RowRanges } from './program-rows.js';
@@ -50,8 +50,8 @@ export function checkProgram(
   const ranges = new RowRanges(program);
   const shapes = program.rectangles.map((rectangle, index) => {
     const rows = rectangle.table < 0 ? null : ranges.of(rectangle, index);
-    checkReach(`rectangles[${index}].sourceRegion`, rectangle.sourceRegion, sourceBytes, sourceReach(rectangle, rows));
-    checkReach(`rectangles[${index}].targetRegion`, rectangle.targetRegion, targetBytes, targetReach(rectangle, rows));
+    checkReach('sourceRegion', index, rectangle.sourceRegion, sourceBytes, sourceReach(rectangle, rows));
+    checkReach('targetRegion', index, rectangle.targetRegion, targetBytes, targetReach(rectangle, rows));
     const shape = nestOf(rectangle, index, rows);
     if (rows !== null) ranges.checkDistinct(rows, rectangle, index);
     return shape;
@@ -70,39 +70,50 @@ function checkSizes(sizes: readonly number[], field: string): void {
 
 /** One past the last byte read. A sum that is not exact is far above any region's size. */
 function sourceReach({ sourceOffset, fragmentBytes, loops }: Rectangle, rows: RowRange | null): number {
-  const start = sourceOffset + fragmentBytes + (rows?.sourceReach ?? 0);
-  return loops.reduce((reach, loop) => reach + (loop.count - 1) * loop.sourceStride, start);
+  let reach = sourceOffset + fragmentBytes + (rows?.sourceReach ?? 0);
+  for (const loop of loops) reach += (loop.count - 1) * loop.sourceStride;
+  return reach;
 }
 
 function targetReach({ targetOffset, fragmentBytes, loops }: Rectangle, rows: RowRange | null): number {
-  const start = targetOffset + fragmentBytes + (rows?.targetReach ?? 0);
-  return loops.reduce((reach, loop) => reach + (loop.count - 1) * loop.targetStride, start);
+  let reach = targetOffset + fragmentBytes + (rows?.targetReach ?? 0);
+  for (const loop of loops) reach += (loop.count - 1) * loop.targetStride;
+  return reach;
 }
 
-function checkReach(field: string, region: number, sizes: readonly number[], reach: number): void {
+function checkReach(
+  side: 'sourceRegion' | 'targetRegion',
+  index: number,
+  region: number,
+  sizes: readonly number[],
+  reach: number,
+): void {
   const bytes = sizes[region];
+  if (bytes !== undefined && reach <= bytes) return;
+  const field = `rectangles[${index}].${side}`;
   if (bytes === undefined) throw argumentError(field, `an index below ${sizes.length}`, region, 'PROGRAM_OUT_OF_RANGE');
-  if (reach > bytes) {
-    throw new HandoffError(
-      'PROGRAM_OUT_OF_RANGE',
-      `${field}: expected bytes inside the region's ${bytes}, got an end at ${reach}`,
-    );
-  }
+  throw new HandoffError(
+    'PROGRAM_OUT_OF_RANGE',
+    `${field}: expected bytes inside the region's ${bytes}, got an end at ${reach}`,
+  );
 }
 
 /** The rectangle's axes in order, if they are a nest. */
 function nestOf(rectangle: Rectangle, index: number, rows: RowRange | null): Shape {
   const axes: Axis[] = [];
-  for (const [depth, { count, targetStride: stride }] of rectangle.loops.entries()) {
+  const { loops } = rectangle;
+  let outer = Infinity;
+  for (let depth = 0; depth < loops.length; depth += 1) {
+    const { count, targetStride: stride } = loops[depth] as Loop;
     if (count === 1) continue;
-    const outer = axes.at(-1);
-    if (outer !== undefined && stride > outer.stride) {
+    if (stride > outer) {
       throw new HandoffError(
         'PROGRAM_NOT_NORMAL',
         `rectangles[${index}].loops[${depth}]: expected target strides from the largest to the smallest, ` +
-          `got ${stride} after ${outer.stride}`,
+          `got ${stride} after ${outer}`,
       );
     }
+    outer = stride;
     axes.push({ stride, count, column: null });
   }
   let base = rectangle.targetOffset;
@@ -110,31 +121,36 @@ function nestOf(rectangle: Rectangle, index: number, rows: RowRange | null): Sha
     const { targetBlock, targetSub } = rows.table.strides;
     base += rows.blockMin * targetBlock + rows.subMin * targetSub;
     if (rows.blockMax > rows.blockMin) {
-      axes.push({ stride: targetBlock, count: rows.blockMax - rows.blockMin + 1, column: 'block' });
+      insert(axes, { stride: targetBlock, count: rows.blockMax - rows.blockMin + 1, column: 'block' });
     }
     if (rows.subMax > rows.subMin) {
-      axes.push({ stride: targetSub, count: rows.subMax - rows.subMin + 1, column: 'sub' });
+      insert(axes, { stride: targetSub, count: rows.subMax - rows.subMin + 1, column: 'sub' });
     }
-    axes.sort((left, right) => right.stride - left.stride);
   }
   let extent = rectangle.fragmentBytes;
-  for (const axis of [...axes].reverse()) {
-    if (axis.stride < extent) {
+  for (let at = axes.length - 1; at >= 0; at -= 1) {
+    const { stride, count } = axes[at] as Axis;
+    if (stride < extent) {
       throw new HandoffError(
         'PROGRAM_NOT_NORMAL',
         `rectangles[${index}]: expected every target stride to be at least the extent of what lies inside it, ` +
-          `got a stride of ${axis.stride} around ${extent} bytes`,
+          `got a stride of ${stride} around ${extent} bytes`,
       );
     }
-    extent += (axis.count - 1) * axis.stride;
+    extent += (count - 1) * stride;
   }
   if (extent > regionBytesMax) {
     throw new HandoffError('PROGRAM_NOT_NORMAL', `rectangles[${index}]: expected an extent of at most 2^52 bytes`);
   }
-  return {
-    ...{ rectangle: index, region: rectangle.targetRegion, base, extent },
-    ...{ fragmentBytes: rectangle.fragmentBytes, axes, rows },
-  };
+  const { targetRegion: region, fragmentBytes } = rectangle;
+  return { rectangle: index, region, base, extent, fragmentBytes, axes, rows };
+}
+
+/** Behind all axes whose strides are at least as large. */
+function insert(axes: Axis[], axis: Axis): void {
+  let at = axes.length;
+  while (at > 0 && (axes[at - 1] as Axis).stride < axis.stride) at -= 1;
+  axes.splice(at, 0, axis);
 }
 
 function checkPairs(shapes: readonly Shape[]): void {

@@ -100,17 +100,19 @@ export function planKv(source: KvEndpoint, target: KvEndpoint): readonly Rectang
   if (transfer === null) return [];
   const tokens = { source: blockTokens(source.buffers), target: blockTokens(target.buffers) };
   const rectangles: RectangleTemplate[] = [];
+  const sources = source.buffers.map((_, index) => heldPart(source, index));
   for (const targetIndex of target.buffers.keys()) {
     const to = heldPart(target, targetIndex);
-    for (const sourceIndex of source.buffers.keys()) {
-      const from = heldPart(source, sourceIndex);
-      if (from.content !== to.content) continue;
-      const layers = intersection(from.layers, to.layers);
-      const planes = intersection(from.planes, to.planes);
-      if (layers !== null && planes !== null) rectangles.push(rectangleOf(transfer, from, to, layers, planes, tokens));
+    for (const from of sources) {
+      if (areApart(from.layers, to.layers) || areApart(from.planes, to.planes) || from.content !== to.content) continue;
+      rectangles.push(rectangleOf(transfer, from, to, tokens));
     }
   }
   return rectangles;
+}
+
+function areApart(a: IndexRange, b: IndexRange): boolean {
+  return a.to <= b.from || b.to <= a.from;
 }
 
 /** Which layers and planes one buffer holds. */
@@ -138,10 +140,10 @@ function rectangleOf(
   transfer: KvTransfer,
   from: HeldPart,
   to: HeldPart,
-  layers: IndexRange,
-  planes: IndexRange,
   tokens: { readonly source: number; readonly target: number },
 ): RectangleTemplate {
+  const layers = intersection(from.layers, to.layers) as IndexRange;
+  const planes = intersection(from.planes, to.planes) as IndexRange;
   const across = (shared: IndexRange, source: IndexRange, target: IndexRange): AxisRange => ({
     source: shared.from - source.from,
     target: shared.from - target.from,
@@ -165,8 +167,8 @@ function rectangleOf(
     sameRange(from.planes, to.planes);
   const options: RectangleOptions = {
     // The reference reads equal parts in one request and others plane by plane.
-    ...(isWhole ? {} : { apart: 'plane' as const }),
-    ...(isCut ? { unit: { axis: 'token' as const, count: unit } } : {}),
+    apart: isWhole ? null : 'plane',
+    unit: isCut ? { axis: 'token', count: unit } : null,
     label: {
       sourceRank: transfer.sourceRank,
       targetRank: transfer.targetRank,

@@ -58,21 +58,60 @@ export function programOver(
   rows: BlockRows,
   share: RowShare = { from: 0, count: rows.source.length },
 ): CopyProgram {
-  const tables: Table[] = [];
-  const rectangles: Rectangle[] = [];
-  if (share.count === 0) return { rectangles, tables };
-  for (const { rectangle, tableStrides } of templates) {
-    const strides = {
+  if (share.count === 0) return { rectangles: [], tables: [] };
+  const { strides, tableOf } = tablesOf(templates);
+  const { from: tableFrom, count: tableCount } = share;
+  return {
+    tables: strides.map((each): Table => ({ ...rows, strides: each })),
+    rectangles: templates.map(({ rectangle }, index): Rectangle => {
+      const { sourceRegion, targetRegion, sourceOffset, targetOffset, fragmentBytes, loops, label } = rectangle;
+      const table = tableOf[index] as number;
+      // Written out: a copy by spreading costs more than all else here.
+      return label === undefined
+        ? { sourceRegion, targetRegion, table, tableFrom, tableCount, sourceOffset, targetOffset, fragmentBytes, loops }
+        : {
+            sourceRegion,
+            targetRegion,
+            table,
+            tableFrom,
+            tableCount,
+            sourceOffset,
+            targetOffset,
+            fragmentBytes,
+            loops,
+            label,
+          };
+    }),
+  };
+}
+
+/** Which of the tables each template runs over: templates with the same strides share one. */
+interface TemplateTables {
+  readonly strides: readonly Table['strides'][];
+  /** By template. */
+  readonly tableOf: readonly number[];
+}
+
+/** Plans are kept for each peer, and what follows from them alone is, too. */
+const keptTables = new WeakMap<readonly RectangleTemplate[], TemplateTables>();
+
+function tablesOf(templates: readonly RectangleTemplate[]): TemplateTables {
+  const kept = keptTables.get(templates);
+  if (kept !== undefined) return kept;
+  const strides: Table['strides'][] = [];
+  const tableOf = templates.map(({ tableStrides }) => {
+    const own = {
       sourceBlock: tableStrides.source,
       targetBlock: tableStrides.target,
       sourceSub: tableStrides.sourceSub ?? 0,
       targetSub: tableStrides.targetSub ?? 0,
     };
-    let table = tables.findIndex((known) => isSame(known.strides, strides));
-    if (table < 0) table = tables.push({ ...rows, strides }) - 1;
-    rectangles.push({ ...rectangle, table, tableFrom: share.from, tableCount: share.count });
-  }
-  return { rectangles, tables };
+    const table = strides.findIndex((known) => isSame(known, own));
+    return table < 0 ? strides.push(own) - 1 : table;
+  });
+  const tables = { strides, tableOf };
+  keptTables.set(templates, tables);
+  return tables;
 }
 
 function isSame(a: Table['strides'], b: Table['strides']): boolean {

@@ -3,7 +3,16 @@
  * together is `check-program.ts`'s question.
  */
 import { argumentError } from '../errors.js';
-import { isInt32Array, loopsMax, rectanglesMax, rowValuesMax, tablesMax, type CopyProgram } from './copy-program.js';
+import {
+  isInt32Array,
+  loopsMax,
+  rectanglesMax,
+  rowValuesMax,
+  tablesMax,
+  type CopyProgram,
+  type Loop,
+  type Rectangle,
+} from './copy-program.js';
 
 /** @throws `ARGUMENT_INVALID` naming the first value that is no count, size, id or column */
 export function checkValues(program: CopyProgram): void {
@@ -23,34 +32,50 @@ export function checkValues(program: CopyProgram): void {
       values += column.length;
     }
     for (const name of ['sourceBlock', 'targetBlock', 'sourceSub', 'targetSub'] as const) {
-      requireWhole(table.strides[name], 0, () => `tables[${index}].strides.${name}`);
+      if (!isWhole(table.strides[name], 0)) throw notWhole(`tables[${index}].strides.${name}`, table.strides[name], 0);
     }
   }
   if (values > rowValuesMax) throw argumentError('tables', `at most ${rowValuesMax} values in all rows`, values);
-  for (const [index, rectangle] of rectangles.entries()) {
-    const field = (name: string) => () => `rectangles[${index}].${name}`;
-    requireWhole(rectangle.sourceRegion, 0, field('sourceRegion'));
-    requireWhole(rectangle.targetRegion, 0, field('targetRegion'));
-    requireWhole(rectangle.table, -1, field('table'));
-    if (rectangle.table >= 0) {
-      requireWhole(rectangle.tableFrom, 0, field('tableFrom'));
-      requireWhole(rectangle.tableCount, 1, field('tableCount'));
-    }
-    requireWhole(rectangle.sourceOffset, 0, field('sourceOffset'));
-    requireWhole(rectangle.targetOffset, 0, field('targetOffset'));
-    requireWhole(rectangle.fragmentBytes, 1, field('fragmentBytes'));
-    if (rectangle.loops.length > loopsMax) {
-      throw argumentError(field('loops')(), `at most ${loopsMax} loops`, rectangle.loops);
-    }
-    for (const [depth, loop] of rectangle.loops.entries()) {
-      requireWhole(loop.count, 1, field(`loops[${depth}].count`));
-      requireWhole(loop.sourceStride, 0, field(`loops[${depth}].sourceStride`));
-      requireWhole(loop.targetStride, 0, field(`loops[${depth}].targetStride`));
+  for (let index = 0; index < rectangles.length; index += 1) checkRectangle(rectangles[index] as Rectangle, index);
+}
+
+/** Hundreds of rectangles are nothing unusual, so no text is made before it is needed. */
+function checkRectangle(rectangle: Rectangle, index: number): void {
+  const { sourceRegion, targetRegion, table, tableFrom, tableCount, loops } = rectangle;
+  requireWhole(sourceRegion, 0, index, 'sourceRegion');
+  requireWhole(targetRegion, 0, index, 'targetRegion');
+  requireWhole(table, -1, index, 'table');
+  if (table >= 0) {
+    requireWhole(tableFrom, 0, index, 'tableFrom');
+    requireWhole(tableCount, 1, index, 'tableCount');
+  }
+  requireWhole(rectangle.sourceOffset, 0, index, 'sourceOffset');
+  requireWhole(rectangle.targetOffset, 0, index, 'targetOffset');
+  requireWhole(rectangle.fragmentBytes, 1, index, 'fragmentBytes');
+  if (loops.length > loopsMax) throw argumentError(`rectangles[${index}].loops`, `at most ${loopsMax} loops`, loops);
+  for (let depth = 0; depth < loops.length; depth += 1) {
+    const loop = loops[depth] as Loop;
+    for (const [name, least] of loopFields) {
+      if (!isWhole(loop[name], least))
+        throw notWhole(`rectangles[${index}].loops[${depth}].${name}`, loop[name], least);
     }
   }
 }
 
-function requireWhole(value: number, least: number, path: () => string): void {
-  if (!Number.isSafeInteger(value) || value < least)
-    throw argumentError(path(), `an integer of at least ${least}`, value);
+const loopFields = [
+  ['count', 1],
+  ['sourceStride', 0],
+  ['targetStride', 0],
+] as const;
+
+function requireWhole(value: number, least: number, index: number, name: string): void {
+  if (!isWhole(value, least)) throw notWhole(`rectangles[${index}].${name}`, value, least);
+}
+
+function isWhole(value: number, least: number): boolean {
+  return Number.isSafeInteger(value) && value >= least;
+}
+
+function notWhole(path: string, value: number, least: number): Error {
+  return argumentError(path, `an integer of at least ${least}`, value);
 }

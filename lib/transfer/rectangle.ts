@@ -31,9 +31,9 @@ export interface RectangleTemplate {
 /** How {@link rectangleBetween} treats single axes. */
 export interface RectangleOptions {
   /** Stays a loop of its own where it has more than one index: what its turns are must be told apart later. */
-  readonly apart?: AxisName;
+  readonly apart?: AxisName | null;
   /** Blocks of unlike sizes: one row of the table moves so many indices of the axis, from a multiple of it on. */
-  readonly unit?: { readonly axis: AxisName; readonly count: number };
+  readonly unit?: { readonly axis: AxisName; readonly count: number } | null;
   readonly label?: Omit<RectangleLabel, 'requests'>;
 }
 
@@ -56,7 +56,7 @@ export function rectangleBetween(
   let sourceOffset = source.offsetBytes;
   let targetOffset = target.offsetBytes;
   let tableStrides: RectangleTemplate['tableStrides'] | null = null;
-  let subStrides = {};
+  let subStrides: { readonly sourceSub: number; readonly targetSub: number } | null = null;
   let kept: Loop | null = null;
   const loops: Loop[] = [];
   for (const { name, sourceAxis, targetAxis } of pairedAxes(source, target)) {
@@ -101,18 +101,29 @@ export function rectangleBetween(
   if (tableStrides === null) {
     throw mismatch(`axes.${tableAxis}.size`, sizeOf(source, tableAxis), sizeOf(target, tableAxis));
   }
+  const { region: sourceRegion } = source;
+  const { region: targetRegion } = target;
   return {
-    rectangle: {
-      sourceRegion: source.region,
-      targetRegion: target.region,
-      sourceOffset,
-      targetOffset,
-      fragmentBytes,
-      loops: rest,
-      ...(label === undefined ? {} : { label: { ...label, requests: kept } }),
-    },
-    tableStrides: { ...tableStrides, ...subStrides },
+    rectangle:
+      label === undefined
+        ? { sourceRegion, targetRegion, sourceOffset, targetOffset, fragmentBytes, loops: rest }
+        : {
+            sourceRegion,
+            targetRegion,
+            sourceOffset,
+            targetOffset,
+            fragmentBytes,
+            loops: rest,
+            label: labelled(label, kept),
+          },
+    tableStrides: subStrides === null ? tableStrides : { ...tableStrides, ...subStrides },
   };
+}
+
+/** Field by field: there is one for each pair of buffers, and copies made by spreading are slow to make and to read. */
+function labelled(label: Omit<RectangleLabel, 'requests'>, requests: Loop | null): RectangleLabel {
+  const { sourceRank, targetRank, state, part, layers, sourceUnits, targetUnits, shape } = label;
+  return { sourceRank, targetRank, state, part, layers, sourceUnits, targetUnits, shape, requests };
 }
 
 interface AxisPair {

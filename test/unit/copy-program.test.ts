@@ -166,6 +166,11 @@ describe('what leaves its region', () => {
     expect(() => check(program([rows(2)], [subs]), 909)).toThrow(
       expect.objectContaining({ code: 'PROGRAM_OUT_OF_RANGE' }),
     );
+    const last = table([9, 9], 0, { targetSub: Int32Array.of(0, 9), strides });
+    check(program([rows(2)], [last]), 1000);
+    expect(() => check(program([rows(2)], [last]), 999)).toThrow(
+      expect.objectContaining({ code: 'PROGRAM_OUT_OF_RANGE' }),
+    );
   });
 
   test('is found for products that no double holds', () => {
@@ -234,6 +239,46 @@ describe('what would be written twice', () => {
       program(
         [rows(2, { fragmentBytes: 4 }), rows(1, { tableFrom: 2, fragmentBytes: 4, targetOffset: 5 })],
         [table([4, 2, 4], 10)],
+      ),
+    );
+  });
+
+  test.each<[string, number[], number[], string | null]>([
+    ['close to each other', [31, 32, 63, 0, 32], [], '32'],
+    ['far from each other', [5, 90_000, 7, 90_000], [], '90000'],
+    ['but for their unit', [0, 31, 0, 31, 15], [0, 0, 1, 1, 0], null],
+    ['and their unit', [0, 31, 0, 31, 0], [0, 0, 1, 1, 1], '0'],
+    ['and their unit, far from each other', [70_000, 9, 70_000], [2, 2, 2], '70000'],
+    ['but for their unit, far from each other', [70_000, 9, 70_000], [2, 2, 1], null],
+  ])('by rows whose blocks are the same, %s', (_, blocks, subs, twice) => {
+    const each = table(blocks, 30);
+    const columns = subs.length === 0 ? {} : { targetSub: Int32Array.from(subs) };
+    const tables = [{ ...each, ...columns, strides: { ...each.strides, targetSub: 10 } }];
+    const checked = (): void => check(program([rows(blocks.length)], tables), 30 * 90_001);
+    if (twice === null) return checked();
+    expect(checked).toThrow(
+      refused(
+        'PROGRAM_OVERLAP',
+        `tables[0]: expected each target once in the rows of rectangles[0], got block ${twice} twice`,
+      ),
+    );
+  });
+
+  test('by the rows of one rectangle, whatever rows the one before it uses', () => {
+    const before = rows(2, { fragmentBytes: 2 });
+    const after = rows(3, { fragmentBytes: 2, targetOffset: 4 });
+    const blocks = [table([4, 2, 4], 10)];
+    const message = 'tables[0]: expected each target once in the rows of rectangles[1], got block 4 twice';
+    expect(() => check(program([before, after, before], blocks))).toThrow(refused('PROGRAM_OVERLAP', message));
+    check(program([before, { ...after, tableFrom: 1, tableCount: 2 }, { ...before, targetOffset: 8 }], blocks));
+    expect(() =>
+      check(program([before, { ...before, tableFrom: 1, targetOffset: 10 }], [table([1, 2, 4], 10)]), 51),
+    ).toThrow(refused('PROGRAM_OUT_OF_RANGE', expect.stringContaining('rectangles[1].targetRegion') as string));
+    const second = { ...after, table: 1 };
+    expect(() => check(program([before, second], [table([1, 2], 10), table([7, 3, 7], 10)]))).toThrow(
+      refused(
+        'PROGRAM_OVERLAP',
+        'tables[1]: expected each target once in the rows of rectangles[1], got block 7 twice',
       ),
     );
   });
