@@ -81,6 +81,25 @@ test('two importers pull from one exporter at once, again and again', async () =
   expect(after).toEqual(before);
 });
 
+test('closing ends the threads, descriptors and mappings of either end', async () => {
+  const [source, target] = [startChild('host-end'), startChild('host-end')];
+  const once = async (seed: number): Promise<unknown[]> => {
+    const grant = await source.ask<JsonObject>('open', { bytes, seed });
+    await target.ask('open', { bytes, seed: null });
+    expect(await target.ask<Pulled>('pull', { grant, seed })).toEqual({ status: 'done', error: null, wrong: 0 });
+    const open = await target.ask<{ threads: number }>('resources');
+    await target.ask('close');
+    await source.ask('close');
+    const closed = await target.ask<{ threads: number }>('resources');
+    expect(closed.threads).toBeLessThan(open.threads);
+    return [closed, await source.ask('resources')];
+  };
+  // The first time loads what stays with the process; every later one must leave exactly that behind.
+  const first = await once(1);
+  expect(await once(2)).toEqual(first);
+  expect(await once(3)).toEqual(first);
+});
+
 test('an exporter that is killed in mid-read costs nothing but itself, many times', async () => {
   await ended(transport.begin(whole, transport.connect((await exporterOf(3)).grant)));
   const before = processResources();
