@@ -91,8 +91,11 @@ const equalFields: readonly (readonly [string, string])[] = [
 /**
  * Why `ours` and `theirs` cannot hand requests over to each other; empty when they can. One of them prefills, the other
  * decodes, in either order.
+ *
+ * @throws `ARGUMENT_INVALID` naming the field of what is no card
  */
-export function checkCompatible(ours: InstanceCard, theirs: InstanceCard): Difference[] {
+export function checkCompatible(ourCard: InstanceCard, theirCard: InstanceCard): Difference[] {
+  const [ours, theirs] = [readCard(ourCard, 'ours'), readCard(theirCard, 'theirs')];
   const differences: Difference[] = [];
   if (ours.role === theirs.role) {
     differences.push({
@@ -139,22 +142,27 @@ function at(card: InstanceCard, field: string): unknown {
  * @throws `INCOMPATIBLE` for another protocol version, `ARGUMENT_INVALID` for what is no card
  */
 export function parseInstanceCard(value: unknown): InstanceCard {
+  const version = isRecord(value) ? own(value, 'protocolVersion') : protocolVersion;
+  if (version !== protocolVersion && Number.isSafeInteger(version))
+    throw argumentError('card.protocolVersion', `${protocolVersion}`, version, 'INCOMPATIBLE');
+  return readCard(value, 'card');
+}
+
+/** A card of any version of the protocol. */
+function readCard(value: unknown, path: string): InstanceCard {
   const code = 'ARGUMENT_INVALID';
   const { nameLengthMax, transportsMax } = defaultTicketLimits;
-  if (!isRecord(value)) throw argumentError('card', 'a map', value);
-  const version = integerField(value, 'protocolVersion', 'card', 0, int32Max, code);
-  if (version !== protocolVersion)
-    throw argumentError('card.protocolVersion', `${protocolVersion}`, version, 'INCOMPATIBLE');
-  const text = (key: string) => stringField(value, key, 'card', nameLengthMax, code);
-  const count = (key: string, min: number) => integerField(value, key, 'card', min, int32Max, code);
+  if (!isRecord(value)) throw argumentError(path, 'a map', value);
+  const text = (key: string) => stringField(value, key, path, nameLengthMax, code);
+  const count = (key: string, min: number) => integerField(value, key, path, min, int32Max, code);
   const role = own(value, 'role');
-  if (role !== 'prefill' && role !== 'decode') throw argumentError('card.role', '"prefill" or "decode"', role);
-  const transports = listField(value, 'transports', 'card', transportsMax, code).map((name, index) => {
+  if (role !== 'prefill' && role !== 'decode') throw argumentError(`${path}.role`, '"prefill" or "decode"', role);
+  const transports = listField(value, 'transports', path, transportsMax, code).map((name, index) => {
     if (typeof name === 'string' && name.length >= 1 && name.length <= nameLengthMax) return name;
-    throw argumentError(`card.transports[${index}]`, `a string of 1 to ${nameLengthMax} characters`, name);
+    throw argumentError(`${path}.transports[${index}]`, `a string of 1 to ${nameLengthMax} characters`, name);
   });
   return {
-    protocolVersion: version,
+    protocolVersion: integerField(value, 'protocolVersion', path, 0, int32Max, code),
     instance: text('instance'),
     incarnation: text('incarnation'),
     role,
@@ -165,15 +173,18 @@ export function parseInstanceCard(value: unknown): InstanceCard {
     maxRequests: count('maxRequests', 1),
     totalBlocks: count('totalBlocks', 1),
     numSpeculativeTokens: count('numSpeculativeTokens', 0),
-    epoch: integerField(value, 'epoch', 'card', 0, Number.MAX_SAFE_INTEGER, code),
+    epoch: integerField(value, 'epoch', path, 0, Number.MAX_SAFE_INTEGER, code),
     transports,
-    kv: parseKvSignature(recordField(value, 'kv', 'card', code)),
-    ssm: (own(value, 'ssm') ?? null) === null ? null : parseSsmSignature(recordField(value, 'ssm', 'card', code)),
+    kv: parseKvSignature(recordField(value, 'kv', path, code), `${path}.kv`),
+    ssm:
+      (own(value, 'ssm') ?? null) === null
+        ? null
+        : parseSsmSignature(recordField(value, 'ssm', path, code), `${path}.ssm`),
   };
 }
 
-function parseKvSignature(fields: Fields): KvSignature {
-  const count = (key: string, min: number) => integerField(fields, key, 'card.kv', min, int32Max, 'ARGUMENT_INVALID');
+function parseKvSignature(fields: Fields, path: string): KvSignature {
+  const count = (key: string, min: number) => integerField(fields, key, path, min, int32Max, 'ARGUMENT_INVALID');
   return {
     tokensPerBlock: count('tokensPerBlock', 1),
     elementBytes: count('elementBytes', 1),
@@ -183,10 +194,10 @@ function parseKvSignature(fields: Fields): KvSignature {
   };
 }
 
-function parseSsmSignature(fields: Fields): SsmSignature {
-  const count = (key: string) => integerField(fields, key, 'card.ssm', 1, int32Max, 'ARGUMENT_INVALID');
-  const dims = recordField(fields, 'dims', 'card.ssm', 'ARGUMENT_INVALID');
-  const dim = (key: string) => integerField(dims, key, 'card.ssm.dims', 1, int32Max, 'ARGUMENT_INVALID');
+function parseSsmSignature(fields: Fields, path: string): SsmSignature {
+  const count = (key: string) => integerField(fields, key, path, 1, int32Max, 'ARGUMENT_INVALID');
+  const dims = recordField(fields, 'dims', path, 'ARGUMENT_INVALID');
+  const dim = (key: string) => integerField(dims, key, `${path}.dims`, 1, int32Max, 'ARGUMENT_INVALID');
   return {
     convElementBytes: count('convElementBytes'),
     recurrentElementBytes: count('recurrentElementBytes'),

@@ -63,20 +63,25 @@ export type { InstanceFailureCode, LogRecord, RankGroup, RankReport, StepFrame }
 export { SocketRankGroup, type SocketRankGroupOptions } from './control/socket-rank-group.js';
 export type { RankAddress } from './control/ranks/rendezvous.js';
 
-export { describe as describeProgram, loopsMax, programBytes } from './transfer/copy-program.js';
+export { loopsMax } from './transfer/copy-program.js';
 export type { CopyProgram, Loop, Rectangle, Table } from './transfer/copy-program.js';
-export { lowerToDescriptors, type DescriptorList, type DescriptorOrder } from './transfer/program-descriptors.js';
+export type { DescriptorList, DescriptorOrder } from './transfer/program-descriptors.js';
 export { planInstances, type RankExchange } from './transfer/peer-instances.js';
 export type { Balance } from './transfer/peer-pairing.js';
 export type { RectangleLabel } from './transfer/program-label.js';
-export { planKv, planKvReshard, type KvEndpoint, type KvTransfer } from './transfer/plan-kv.js';
-export { planSsm, planSsmReshard, type SsmEndpoint, type SsmTransfer } from './transfer/plan-ssm.js';
 export {
+  describeProgram,
+  lowerToDescriptors,
+  planKv,
+  planKvReshard,
+  planSsm,
+  planSsmReshard,
+  programBytes,
   rectangleBetween,
-  type AxisRange,
-  type RectangleOptions,
-  type RectangleTemplate,
-} from './transfer/rectangle.js';
+} from './transfer/checked-planning.js';
+export type { KvEndpoint, KvTransfer } from './transfer/plan-kv.js';
+export type { SsmEndpoint, SsmTransfer } from './transfer/plan-ssm.js';
+export type { AxisRange, RectangleOptions, RectangleTemplate } from './transfer/rectangle.js';
 export {
   allocateCudaRegion,
   importCudaRegion,

@@ -2,6 +2,8 @@
  * Bounds on what peers may send and on what this side keeps. Far above what a real model needs, far below what would
  * hurt; each can be lowered (or raised) by the caller that passes a {@link TicketLimits} of its own.
  */
+import { requireObject } from './argument-shape.js';
+import { argumentError } from './errors.js';
 
 /** Bounds on one ticket. */
 export interface TicketLimits {
@@ -39,6 +41,17 @@ export const defaultTicketLimits: TicketLimits = Object.freeze({
   nameLengthMax: 256,
   blobLengthMax: 64 * 1024,
 });
+
+/** @throws `ARGUMENT_INVALID` naming the bound that is no positive integer */
+export function checkTicketLimits(limits: TicketLimits): void {
+  if (limits === defaultTicketLimits) return;
+  requireObject('limits', limits);
+  for (const bound of Object.keys(defaultTicketLimits) as (keyof TicketLimits)[]) {
+    const value: unknown = limits[bound];
+    if (!Number.isSafeInteger(value) || (value as number) < 1)
+      throw argumentError(`limits.${bound}`, 'a positive integer', value);
+  }
+}
 
 /** Block ids, slots and token ids are signed 32-bit on both sides of the native line. */
 export const int32Max = 0x7fff_ffff;

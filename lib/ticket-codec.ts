@@ -4,10 +4,11 @@
  *
  * `decodeTicket` may be given any bytes: it returns a ticket or throws a `TICKET_*` code, nothing else.
  */
+import { requireObject } from './argument-shape.js';
 import { unreadyFence } from './ticket-readiness.js';
 import { argumentError, HandoffError } from './errors.js';
 import { isRecord, setOwn } from './json.js';
-import { defaultTicketLimits, type TicketLimits } from './limits.js';
+import { checkTicketLimits, defaultTicketLimits, type TicketLimits } from './limits.js';
 import { checkIdentity, disaggregatedParams, ticketFromParams, type Ticket } from './ticket.js';
 
 /** Version of the text. */
@@ -55,6 +56,9 @@ const uint64Max = (1n << 64n) - 1n;
  *   `TICKET_TOO_LARGE`, `HANDOFF_NOT_READY` until the fence given to `captureHandoffMeta` has completed
  */
 export function encodeTicket(ticket: Ticket, limits: TicketLimits = defaultTicketLimits): string {
+  requireObject('ticket', ticket);
+  requireObject('ticket.kvMeta', ticket.kvMeta);
+  checkTicketLimits(limits);
   checkIdentity(ticket, limits);
   if (unreadyFence(ticket.kvMeta) !== null) {
     throw new HandoffError(
@@ -88,6 +92,7 @@ export function encodeTicket(ticket: Ticket, limits: TicketLimits = defaultTicke
  * @throws `TICKET_TOO_LARGE`, `TICKET_VERSION`, `TICKET_INVALID`
  */
 export function decodeTicket(text: string | Uint8Array, limits: TicketLimits = defaultTicketLimits): Ticket {
+  checkTicketLimits(limits);
   const document = parse(text, limits);
   if (!isRecord(document)) throw argumentError('ticket', 'a map', document, 'TICKET_INVALID');
   const { version, ...params } = document;

@@ -4,12 +4,13 @@
  * On the wire it is the reference's `disaggregated_params`, `{request_id, block_ids, kv_meta}`, with our identity inside
  * `kv_meta.handoff` (spec 1.5.3). Identity and outline are checked here; what the metadata says is `parseKvMeta`'s.
  */
+import { requireObject } from './argument-shape.js';
 import type { RequestId } from './engine-context.js';
 import { argumentError, HandoffError } from './errors.js';
 import type { HandoffRef } from './events.js';
 import { isRecord, setOwn } from './json.js';
 import { integerField, own, recordField, stringField, type Fields } from './json-fields.js';
-import { defaultTicketLimits, type TicketLimits } from './limits.js';
+import { checkTicketLimits, defaultTicketLimits, type TicketLimits } from './limits.js';
 import { blockIdList, transferPeerRecords } from './prefill/transfer-records.js';
 
 /** `kv_meta`: plain data; 64-bit values are `bigint`. Unknown keys are kept. */
@@ -52,6 +53,7 @@ export function parseHandoffFields(fields: Fields, path: string, limits: TicketL
 
 /** The ticket in the reference's form: what a control plane forwards as `disaggregated_params`. Shares, never changes. */
 export function disaggregatedParams(ticket: Ticket): Readonly<Record<string, unknown>> {
+  requireObject('ticket', ticket);
   const params: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(ticket.extra ?? {})) setOwn(params, key, value);
   return { ...params, request_id: ticket.requestId, block_ids: ticket.blockIds, kv_meta: ticket.kvMeta };
@@ -63,6 +65,7 @@ export function disaggregatedParams(ticket: Ticket): Readonly<Record<string, unk
  * @throws `TICKET_INVALID`, `TICKET_VERSION`
  */
 export function ticketFromParams(params: unknown, limits: TicketLimits = defaultTicketLimits): Ticket {
+  checkTicketLimits(limits);
   if (!isRecord(params)) throw argumentError('ticket', 'a map', params, 'TICKET_INVALID');
   const requestId = own(params, 'request_id');
   const isLabel = typeof requestId === 'string' && requestId.length <= limits.nameLengthMax;

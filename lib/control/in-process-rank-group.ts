@@ -4,6 +4,7 @@
  * Values are structured-cloned on the way, so ranks share no object. Each channel (worker to rank 0, rank 0 to worker)
  * keeps its order; a `delivery` policy can hold a channel back so that ranks see the log at different times.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { completionReportBytes } from './completion-report.js';
 import { placementReportBytes } from './placement.js';
@@ -84,6 +85,7 @@ export class InProcessRankGroup implements RankGroup {
    */
   static create(size: number, options: InProcessRankGroupOptions = {}): InProcessRankGroup[] {
     if (!Number.isSafeInteger(size) || size < 1) throw argumentError('size', 'a positive integer', size);
+    requireObject('options', options);
     const hub = new Hub(size, options.delivery ?? (() => 'now'));
     for (let rank = 0; rank < size; rank++) hub.ranks.push(new InProcessRankGroup(hub, rank));
     return hub.ranks;

@@ -4,6 +4,7 @@
  * Everything a rank sends is checked before it counts. A rank that dies, breaks the protocol or stops taking what it is
  * sent is lost: the others learn which one it was (`failure`), and what the living agree on goes on reaching them.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { completionReportBytes, decodeCompletionReport } from './completion-report.js';
 import { decodePlacementReport } from './placement.js';
@@ -295,6 +296,7 @@ function decodeLoss(payload: Uint8Array, size: number): [rank: number, why: stri
 }
 
 function checkOptions(options: SocketRankGroupOptions): Rendezvous {
+  requireObject('options', options);
   const { rank, size } = options;
   if (!Number.isSafeInteger(size) || size < 1 || size > 4096)
     throw argumentError('options.size', 'a number of ranks, 1 to 4096', size);

@@ -3,6 +3,7 @@
  *
  * Arithmetic only; whether a batch has room is the engine's answer, whether blocks are to be had the allocator's.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError } from '../errors.js';
 import { defaultTicketLimits, int32Max } from '../limits.js';
 
@@ -63,6 +64,7 @@ export function admissionBlocks({ promptTokens, resumeTokens, blockSize }: Decod
  * @throws `ARGUMENT_INVALID`
  */
 export function decodeAdmission(input: DecodeAdmissionInput): DecodeAdmission {
+  requireObject('input', input);
   const blocks = admissionBlocks(input);
   const { promptTokens, resumeTokens, blockSize } = input;
   const positions: number[] = [];

@@ -4,11 +4,16 @@
  * KV buffers use `plane` (K = 0, V = 1), `layer`, `block`, `token`, `head`, `dim`; conv state `layer`, `slot`,
  * `channel`, `dim` (conv width); recurrent state `layer`, `slot`, `head`, `dim` (headdim * d_state).
  */
+import { requireList, requireObject, requireText } from '../argument-shape.js';
 import { argumentError } from '../errors.js';
 import { requireInteger } from './integer-field.js';
 
 /** What an axis of a buffer counts: K and V, layers, blocks, tokens of a block, KV heads, elements of a head; for SSM state also slots and channels. */
 export type AxisName = 'plane' | 'layer' | 'block' | 'token' | 'head' | 'dim' | 'slot' | 'channel';
+
+const axisNames: ReadonlySet<unknown> = new Set<AxisName>([
+  ...(['plane', 'layer', 'block', 'token', 'head', 'dim', 'slot', 'channel'] as const),
+]);
 
 /** What a buffer holds when it does not say. */
 export const defaultContent = 'kv';
@@ -58,10 +63,17 @@ export interface RowMajorInput {
  * @throws `ARGUMENT_INVALID` naming the axis for a size below 1, a negative padding or a name twice
  */
 export function rowMajorBuffer(input: RowMajorInput): BufferGeometry {
+  requireObject('input', input);
   const { region = 0, offsetBytes = 0, elementBytes, paddingBytes = {}, planeStart, content } = input;
   requireInteger('region', region, 0);
   requireInteger('offsetBytes', offsetBytes, 0);
   requireInteger('elementBytes', elementBytes, 1);
+  requireList('axes', input.axes, 'a list of [name, size]');
+  requireObject('paddingBytes', paddingBytes);
+  input.axes.forEach((axis: unknown, index) => {
+    requireList(`axes[${index}]`, axis, 'a [name, size]');
+    requireAxisName(`axes[${index}][0]`, axis[0]);
+  });
   const axes: Axis[] = [];
   let strideBytes = elementBytes;
   for (const [name, size] of [...input.axes].reverse()) {
@@ -77,6 +89,27 @@ export function rowMajorBuffer(input: RowMajorInput): BufferGeometry {
     ...(planeStart === undefined ? {} : { planeStart }),
     ...(content === undefined ? {} : { content }),
   };
+}
+
+/** @throws `ARGUMENT_INVALID` naming the field below `path` that no buffer has */
+export function requireGeometry(path: string, geometry: BufferGeometry): void {
+  requireObject(path, geometry);
+  requireInteger(`${path}.region`, geometry.region, 0);
+  requireInteger(`${path}.offsetBytes`, geometry.offsetBytes, 0);
+  requireInteger(`${path}.elementBytes`, geometry.elementBytes, 1);
+  requireList(`${path}.axes`, geometry.axes, 'a list of axes');
+  geometry.axes.forEach((axis, index) => {
+    requireObject(`${path}.axes[${index}]`, axis);
+    requireAxisName(`${path}.axes[${index}].name`, axis.name);
+    requireInteger(`${path}.axes[${index}].size`, axis.size, 1);
+    requireInteger(`${path}.axes[${index}].strideBytes`, axis.strideBytes, 0);
+  });
+  if (geometry.planeStart !== undefined) requireInteger(`${path}.planeStart`, geometry.planeStart, 0);
+  if (geometry.content !== undefined) requireText(`${path}.content`, geometry.content);
+}
+
+function requireAxisName(path: string, name: unknown): void {
+  if (!axisNames.has(name)) throw argumentError(path, `one of ${[...axisNames].join(', ')}`, name);
 }
 
 /** One past the last byte of a buffer, in its region. */

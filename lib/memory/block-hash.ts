@@ -6,6 +6,7 @@
  */
 import { createHash } from 'node:crypto';
 import { types } from 'node:util';
+import { requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { fromNative, native } from '../native/addon-errors.js';
 import { addon } from '../native/addon.js';
@@ -143,7 +144,9 @@ function checkBlockSize(blockSize: number): void {
   }
 }
 
-function firstParent({ salt = null }: BlockHashOptions): Uint8Array {
+function firstParent(options: BlockHashOptions): Uint8Array {
+  requireObject('options', options);
+  const { salt = null } = options;
   if (salt === null) return new Uint8Array(digestBytes);
   if (typeof salt !== 'string') throw argumentError('options.salt', 'a string or null', salt);
   if (/\p{Surrogate}/u.test(salt)) throw argumentError('options.salt', 'text without lone surrogates', salt);

@@ -6,6 +6,7 @@
  * block leaves the second without a name. And a cached block whose descendants are in use cannot be evicted; neither
  * `isMemoryAvailable` nor `allocate` counts on it.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError } from '../errors.js';
 import { native } from '../native/addon-errors.js';
 import { addon } from '../native/addon.js';
@@ -57,6 +58,7 @@ export class BlockPool implements BlockAllocator {
 
   /** @throws `ARGUMENT_INVALID`; `NATIVE_SYSTEM` when the system gives no memory */
   constructor(options: BlockPoolOptions) {
+    requireObject('options', options);
     const { poolSize, evictionPolicy = 'lru', generations = null } = options;
     this.#native = native(
       () => new (addon().NativeBlockPool)(poolSize, evictionPolicy, generations === null ? null : generations.native),

@@ -4,6 +4,7 @@
  * Prefill gives one as `ready` when it captures a handoff: the ticket is withheld until the state is in place. Decode
  * answers one from `targetQuiescent`: no transfer starts into memory that earlier work may still touch.
  */
+import { requireObject } from '../argument-shape.js';
 import type { Fence } from '../engine-context.js';
 import { argumentError } from '../errors.js';
 import { addon } from '../native/addon.js';
@@ -24,7 +25,9 @@ export interface EngineStream {
  * @throws `ARGUMENT_INVALID`, `TRANSPORT_UNAVAILABLE`, `NATIVE_SYSTEM`; the fence itself throws `NATIVE_SYSTEM` when the
  * GPU is lost
  */
-export function cudaStreamFence({ device = 0, stream }: EngineStream): Fence {
+export function cudaStreamFence(engineStream: EngineStream): Fence {
+  requireObject('engineStream', engineStream);
+  const { device = 0, stream } = engineStream;
   if (!Number.isInteger(device) || device < 0) throw argumentError('device', 'the ordinal of a GPU', device);
   if (typeof stream !== 'bigint') throw argumentError('stream', 'a CUstream as a bigint', stream);
   const fence = native(() => addon().cudaFenceRecord(cudaDriverPath(), device, stream));

@@ -4,6 +4,7 @@
  * Only primary contexts are used, the ones that every other CUDA user of the process has. JavaScript cannot address the
  * bytes; `read` and `write` copy, and wait for the copy.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { addon } from '../native/addon.js';
 import { native } from '../native/addon-errors.js';
@@ -57,6 +58,7 @@ const bytesMax = 2 ** 52;
  * @throws `ARGUMENT_INVALID`; `TRANSPORT_UNAVAILABLE` without a driver; `NATIVE_SYSTEM` when the GPU has not that much
  */
 export function allocateCudaRegion(options: CudaRegionOptions): CudaRegion {
+  requireObject('options', options);
   const { bytes, device = 0, virtualMemory = false } = options;
   requireBytes('bytes', bytes);
   if (!Number.isInteger(device) || device < 0 || device > 1023) {
@@ -74,6 +76,7 @@ export function allocateCudaRegion(options: CudaRegionOptions): CudaRegion {
  * @throws `ARGUMENT_INVALID` when there is no GPU memory of that size at the address; `TRANSPORT_UNAVAILABLE`
  */
 export function importCudaRegion(memory: CudaMemoryDescription): CudaRegion {
+  requireObject('memory', memory);
   const { address, byteLength, owner } = memory;
   if (typeof address !== 'bigint' || address <= 0n) throw argumentError('address', 'a positive bigint', address);
   requireBytes('byteLength', byteLength);

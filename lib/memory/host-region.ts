@@ -3,6 +3,7 @@
  * through an ordinary `ArrayBuffer`. Either role. Refuses to go away under a transfer.
  */
 import { constants } from 'node:buffer';
+import { requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { addon } from '../native/addon.js';
 import { native } from '../native/addon-errors.js';
@@ -26,6 +27,7 @@ const nameBytesMax = 200;
  * @throws `ARGUMENT_INVALID`; `NATIVE_SYSTEM` when the system has no such memory; `NATIVE_UNAVAILABLE`
  */
 export function allocateHostRegion(options: HostRegionOptions): Region {
+  requireObject('options', options);
   const { bytes, name = 'state-handoff' } = options;
   if (!Number.isSafeInteger(bytes) || bytes < 1 || bytes > constants.MAX_LENGTH) {
     throw argumentError('bytes', `an integer from 1 to ${constants.MAX_LENGTH}`, bytes);

@@ -4,6 +4,7 @@
  * Heads split evenly over TP; where there are fewer heads than ranks, neighbours share one (GQA, MQA, MLA). Layers split
  * evenly over PP or by an explicit window. EP and expert-TP change nothing here. What cannot be split so is refused.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import type { IndexRange } from './index-range.js';
 import { requireInteger } from './integer-field.js';
@@ -48,6 +49,7 @@ export interface KvLayoutInput {
  * @throws `ARGUMENT_INVALID` naming the field: sizes that do not divide, ranks out of range, half a window
  */
 export function makeKvLayout(input: KvLayoutInput): KvLayout {
+  requireObject('input', input);
   const { numLayersGlobal, numKvHeadsGlobal, headDim, tpSize = 1, tpRank = 0, ppSize = 1, ppRank = 0 } = input;
   const { globalRank = 0, sharedHeads = true } = input;
   requireInteger('numLayersGlobal', numLayersGlobal, 0);
@@ -86,6 +88,22 @@ function layerWindow({ numLayersGlobal, ...input }: KvLayoutInput, ppSize: numbe
   requireInteger('layerStart', start, 0, numLayersGlobal);
   requireInteger('numLocalLayers', count, 0, numLayersGlobal - start);
   return { from: start, to: start + count };
+}
+
+/** @throws `ARGUMENT_INVALID` naming the field below `path` that no layout has */
+export function requireKvLayout(path: string, layout: KvLayout): void {
+  requireObject(path, layout, 'a layout of makeKvLayout');
+  const { numLayersGlobal, tpSize, ppSize, layerStart } = layout;
+  requireInteger(`${path}.numLayersGlobal`, numLayersGlobal, 0);
+  requireInteger(`${path}.numKvHeadsGlobal`, layout.numKvHeadsGlobal, 1);
+  requireInteger(`${path}.headDim`, layout.headDim, 1);
+  requireInteger(`${path}.tpSize`, tpSize, 1);
+  requireInteger(`${path}.tpRank`, layout.tpRank, 0, tpSize - 1);
+  requireInteger(`${path}.ppSize`, ppSize, 1);
+  requireInteger(`${path}.ppRank`, layout.ppRank, 0, ppSize - 1);
+  requireInteger(`${path}.globalRank`, layout.globalRank, 0);
+  requireInteger(`${path}.layerStart`, layerStart, 0, numLayersGlobal);
+  requireInteger(`${path}.layerEnd`, layout.layerEnd, layerStart, numLayersGlobal);
 }
 
 /** The attention layers a rank owns; empty for a stage without any. */

@@ -2,6 +2,7 @@
  * Which part of the model's SSM state a rank owns: a range of layers × the bands x, B, C of the conv state and a range
  * of recurrent heads, each split over TP on its own (spec 5, 7.2). What cannot be split so is refused.
  */
+import { requireObject } from '../argument-shape.js';
 import { argumentError } from '../errors.js';
 import type { IndexRange } from './index-range.js';
 import { requireInteger } from './integer-field.js';
@@ -45,21 +46,29 @@ export interface SsmBand {
  * @throws `ARGUMENT_INVALID` naming the field: sizes below 1, a rank out of range, heads or groups that TP does not divide
  */
 export function makeSsmLayout(layout: SsmLayout): SsmLayout {
-  const { globalRank, tpSize, tpRank, layerStart, numLayers, dims } = layout;
-  requireInteger('globalRank', globalRank, 0);
-  requireInteger('tpSize', tpSize, 1);
-  requireInteger('tpRank', tpRank, 0, tpSize - 1);
-  requireInteger('layerStart', layerStart, 0);
-  requireInteger('numLayers', numLayers, 0);
-  for (const field of ['nheads', 'headdim', 'dState', 'ngroups', 'dConv'] as const) {
-    requireInteger(`dims.${field}`, dims[field], 1);
-  }
+  requireSsmLayout('layout', layout);
+  const { dims, tpSize } = layout;
   for (const field of ['nheads', 'ngroups'] as const) {
     if (dims[field] % tpSize !== 0) {
-      throw argumentError(`dims.${field}`, `a multiple of tpSize ${tpSize}`, dims[field]);
+      throw argumentError(`layout.dims.${field}`, `a multiple of tpSize ${tpSize}`, dims[field]);
     }
   }
   return layout;
+}
+
+/** @throws `ARGUMENT_INVALID` naming the field below `path` that no layout has */
+export function requireSsmLayout(path: string, layout: SsmLayout): void {
+  requireObject(path, layout);
+  const { globalRank, tpSize, tpRank, layerStart, numLayers, dims } = layout;
+  requireInteger(`${path}.globalRank`, globalRank, 0);
+  requireInteger(`${path}.tpSize`, tpSize, 1);
+  requireInteger(`${path}.tpRank`, tpRank, 0, tpSize - 1);
+  requireInteger(`${path}.layerStart`, layerStart, 0);
+  requireInteger(`${path}.numLayers`, numLayers, 0);
+  requireObject(`${path}.dims`, dims);
+  for (const field of ['nheads', 'headdim', 'dState', 'ngroups', 'dConv'] as const) {
+    requireInteger(`${path}.dims.${field}`, dims[field], 1);
+  }
 }
 
 /** In the order of the plan: x, B, C, recurrent. A conv slot's channel axis is `[x | B | C]`. */

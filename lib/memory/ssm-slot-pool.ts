@@ -4,6 +4,7 @@
  * A slot is free, bound to one row, or held by whoever allocated or detached it; held slots survive a reset. A slot is
  * never in two of these places, whatever the caller does.
  */
+import { requireObject } from '../argument-shape.js';
 import { native } from '../native/addon-errors.js';
 import { addon } from '../native/addon.js';
 import type { NativeSsmSlotPool } from '../native/memory-types.js';
@@ -38,6 +39,7 @@ export class SsmSlotPool implements SlotAllocator {
 
   /** @throws `ARGUMENT_INVALID` */
   constructor(options: SsmSlotPoolOptions) {
+    requireObject('options', options);
     const { maxRequests, dummySlot = false, generations = null } = options;
     this.#native = native(
       () => new (addon().NativeSsmSlotPool)(maxRequests, dummySlot, generations === null ? null : generations.native),

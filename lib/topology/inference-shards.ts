@@ -4,9 +4,11 @@
  * Refuses unknown keys and roles, sizes below 1, context parallelism, a shard that its expert layout does not divide, and
  * a total that is not the world's size. A role counts however it is spaced, where the reference overlooks `role = x`.
  */
+import { requireList, requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
 import { int32Max } from '../limits.js';
+import { requireInteger } from '../memory/integer-field.js';
 
 /** What engines of a shard do; null in a world that is not disaggregated. */
 export type ShardRole = 'prefill' | 'decode';
@@ -82,6 +84,8 @@ export function parseInferenceShards(
   given: string | readonly InferenceShardObject[],
   worldSize: number | null = null,
 ): InferenceShards {
+  if (worldSize !== null && !Number.isSafeInteger(worldSize))
+    throw argumentError('worldSize', 'a number of ranks or null', worldSize);
   const overridden: string[] = [];
   const parts = typeof given === 'string' ? fromText(given, overridden) : fromObjects(given);
   if (parts.length === 0)
@@ -103,7 +107,8 @@ export function parseInferenceShards(
  *
  * @throws `ARGUMENT_INVALID` naming the shard without a role, or the role without a shard
  */
-export function requireDisaggregated({ shards }: InferenceShards): void {
+export function requireDisaggregated(given: InferenceShards): void {
+  const shards = checkedShards(given);
   for (const [index, { role }] of shards.entries()) {
     if (role === null)
       throw argumentError(`shards[${index}].role`, 'prefill or decode, as other shards have one', null);
@@ -115,7 +120,8 @@ export function requireDisaggregated({ shards }: InferenceShards): void {
 }
 
 /** The engines of all shards, in order; with a role `prefill_s0_dp0`, without `mp-coord-0` (spec 1.2). */
-export function shardInstances({ shards }: InferenceShards): readonly ShardInstance[] {
+export function shardInstances(given: InferenceShards): readonly ShardInstance[] {
+  const shards = checkedShards(given);
   return shards.flatMap((shard, shardIndex) =>
     Array.from({ length: shard.dp }, (_, dpRank) => ({
       identity: shard.role === null ? `mp-coord-${dpRank}` : `${shard.role}_s${shardIndex}_dp${dpRank}`,
@@ -127,8 +133,23 @@ export function shardInstances({ shards }: InferenceShards): readonly ShardInsta
 }
 
 /** The reference's `to_dict`: without `cp`, and with a role only where there is one. */
-export function shardObject({ tp, pp, ep, dp, exptTp, role }: InferenceShard): InferenceShardObject {
+export function shardObject(shard: InferenceShard): InferenceShardObject {
+  requireObject('shard', shard);
+  const { tp, pp, ep, dp, exptTp, role } = shard;
   return { tp, pp, ep, dp, expt_tp: exptTp, ...(role === null ? {} : { role }) };
+}
+
+/** The shards of what `parseInferenceShards` made. @throws `ARGUMENT_INVALID` for anything else */
+function checkedShards(given: InferenceShards): readonly InferenceShard[] {
+  requireObject('shards', given, 'what parseInferenceShards gives');
+  requireList('shards.shards', given.shards);
+  given.shards.forEach((shard, index) => {
+    requireObject(`shards.shards[${index}]`, shard);
+    requireInteger(`shards.shards[${index}].dp`, shard.dp, 1);
+    if (shard.role !== null && shard.role !== 'prefill' && shard.role !== 'decode')
+      throw argumentError(`shards.shards[${index}].role`, 'prefill, decode or null', shard.role);
+  });
+  return given.shards;
 }
 
 function fromText(text: string, overridden: string[]): Given[] {

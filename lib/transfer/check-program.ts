@@ -6,6 +6,7 @@
  * Native code makes the same decision again before it forms an address (`cuda/core/copy_program_check.cc`); tests hold
  * both to one verdict.
  */
+import { requireList, requireObject } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import { regionBytesMax, type CopyProgram, type Loop, type Rectangle } from './copy-program.js';
 import { Coverage } from './program-coverage.js';
@@ -44,6 +45,10 @@ export function checkProgram(
   targetBytes: readonly number[],
   options: CheckOptions = {},
 ): void {
+  requireObject('options', options);
+  const { wanted = [] } = options;
+  requireList('options.wanted', wanted);
+  wanted.forEach((range, index) => requireObject(`options.wanted[${index}]`, range));
   checkSizes(sourceBytes, 'sourceBytes');
   checkSizes(targetBytes, 'targetBytes');
   checkValues(program);
@@ -57,10 +62,11 @@ export function checkProgram(
     return shape;
   });
   checkPairs(shapes);
-  checkCoverage(shapes, targetBytes, options.wanted ?? []);
+  checkCoverage(shapes, targetBytes, wanted);
 }
 
 function checkSizes(sizes: readonly number[], field: string): void {
+  requireList(field, sizes, 'a list of sizes');
   for (const [index, bytes] of sizes.entries()) {
     if (!Number.isSafeInteger(bytes) || bytes < 0 || bytes > regionBytesMax) {
       throw argumentError(`${field}[${index}]`, 'a size of at most 2^52 bytes', bytes);

@@ -2,8 +2,8 @@
  * Whether two instances fit, and who gives what to whom, before any request: for a control plane that pairs instances
  * by what they registered (spec 1.5.2). Pairs that cannot work are refused with both sides in the error.
  */
-import { isHandoffError } from '../errors.js';
-import { defaultTicketLimits, type TicketLimits } from '../limits.js';
+import { argumentError, isHandoffError } from '../errors.js';
+import { checkTicketLimits, defaultTicketLimits, type TicketLimits } from '../limits.js';
 import { parseInstanceMeta } from './peer-description.js';
 import { planPull, type Balance } from './peer-pairing.js';
 import { labelInWords, type RectangleLabel } from './program-label.js';
@@ -31,6 +31,8 @@ export function planInstances(
   balance: Balance = 'first',
   limits: TicketLimits = defaultTicketLimits,
 ): readonly RankExchange[] {
+  if (balance !== 'first' && balance !== 'spread') throw argumentError('balance', '"first" or "spread"', balance);
+  checkTicketLimits(limits);
   const sources = named('source', () => parseInstanceMeta(source, 'source', limits));
   const targets = named('target', () => parseInstanceMeta(target, 'target', limits));
   return targets.flatMap((own) =>

@@ -2,7 +2,9 @@
  * The kinds and bounds of all values of a copy program, looked at before anything is computed from them. What they mean
  * together is `check-program.ts`'s question.
  */
+import { requireList, requireObject } from '../argument-shape.js';
 import { argumentError } from '../errors.js';
+import { isRecord } from '../json.js';
 import {
   isInt32Array,
   loopsMax,
@@ -16,13 +18,17 @@ import {
 
 /** @throws `ARGUMENT_INVALID` naming the first value that is no count, size, id or column */
 export function checkValues(program: CopyProgram): void {
+  requireObject('program', program);
   const { rectangles, tables } = program;
+  requireList('tables', tables);
+  requireList('rectangles', rectangles);
   if (tables.length > tablesMax) throw argumentError('tables', `at most ${tablesMax} tables`, tables);
   if (rectangles.length > rectanglesMax) {
     throw argumentError('rectangles', `at most ${rectanglesMax} rectangles`, rectangles);
   }
   let values = 0;
   for (const [index, table] of tables.entries()) {
+    requireObject(`tables[${index}]`, table);
     for (const name of ['source', 'target', 'sourceSub', 'targetSub'] as const) {
       const column: unknown = table[name];
       if (column === undefined && name.endsWith('Sub')) continue;
@@ -31,6 +37,7 @@ export function checkValues(program: CopyProgram): void {
       }
       values += column.length;
     }
+    requireObject(`tables[${index}].strides`, table.strides);
     for (const name of ['sourceBlock', 'targetBlock', 'sourceSub', 'targetSub'] as const) {
       if (!isWhole(table.strides[name], 0)) throw notWhole(`tables[${index}].strides.${name}`, table.strides[name], 0);
     }
@@ -41,6 +48,7 @@ export function checkValues(program: CopyProgram): void {
 
 /** Hundreds of rectangles are nothing unusual, so no text is made before it is needed. */
 function checkRectangle(rectangle: Rectangle, index: number): void {
+  if (!isRecord(rectangle)) throw argumentError(`rectangles[${index}]`, 'an object', rectangle);
   const { sourceRegion, targetRegion, table, tableFrom, tableCount, loops } = rectangle;
   requireWhole(sourceRegion, 0, index, 'sourceRegion');
   requireWhole(targetRegion, 0, index, 'targetRegion');
@@ -52,9 +60,11 @@ function checkRectangle(rectangle: Rectangle, index: number): void {
   requireWhole(rectangle.sourceOffset, 0, index, 'sourceOffset');
   requireWhole(rectangle.targetOffset, 0, index, 'targetOffset');
   requireWhole(rectangle.fragmentBytes, 1, index, 'fragmentBytes');
+  if (!Array.isArray(loops)) throw argumentError(`rectangles[${index}].loops`, 'a list', loops);
   if (loops.length > loopsMax) throw argumentError(`rectangles[${index}].loops`, `at most ${loopsMax} loops`, loops);
   for (let depth = 0; depth < loops.length; depth += 1) {
     const loop = loops[depth] as Loop;
+    if (!isRecord(loop)) throw argumentError(`rectangles[${index}].loops[${depth}]`, 'an object', loop);
     for (const [name, least] of loopFields) {
       if (!isWhole(loop[name], least))
         throw notWhole(`rectangles[${index}].loops[${depth}].${name}`, loop[name], least);

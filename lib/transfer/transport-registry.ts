@@ -5,6 +5,7 @@
  * Pure: it compares what both ends granted and builds nothing. The transports themselves are entries handed in;
  * `transports/shipped.ts` has ours.
  */
+import { requireList, requireObject, requireText } from '../argument-shape.js';
 import { argumentError, HandoffError } from '../errors.js';
 import type { MemoryKind, Transport, TransportGrant } from './transport.js';
 
@@ -52,6 +53,8 @@ export type Grants = Readonly<Record<string, TransportGrant>>;
  * @throws `ARGUMENT_INVALID` for a name that the table does not have or that stands twice
  */
 export function orderTransports(table: TransportTable, names: readonly string[]): TransportTable {
+  checkTable('table', table);
+  requireList('names', names, 'a list of names');
   return names.map((name, index) => {
     const entry = table.find((each) => each.name === name);
     const known = table.map((each) => each.name).join(', ');
@@ -72,6 +75,9 @@ export function selectTransport<Entry extends TransportEntry>(
   localGrants: Grants,
   peerGrants: Grants,
 ): Entry {
+  checkTable('order', order);
+  requireObject('localGrants', localGrants);
+  requireObject('peerGrants', peerGrants);
   const reasons: Record<string, string> = {};
   for (const entry of order) {
     const reason = whyNot(entry, localGrants, peerGrants);
@@ -132,6 +138,18 @@ export class TransportChoice {
     if (grant === null) return null;
     return judge(grant, peerGrants[name] as TransportGrant);
   }
+}
+
+function checkTable(path: string, table: TransportTable): void {
+  requireList(path, table, 'a list of transports');
+  table.forEach((entry, index) => {
+    requireObject(`${path}[${index}]`, entry);
+    requireText(`${path}[${index}].name`, entry.name);
+    for (const member of ['create', 'whyNot'] as const) {
+      if (typeof entry[member] !== 'function')
+        throw argumentError(`${path}[${index}].${member}`, 'a function', entry[member]);
+    }
+  });
 }
 
 function noTransport(reasons: Readonly<Record<string, string>>): HandoffError {

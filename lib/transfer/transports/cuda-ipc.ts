@@ -9,6 +9,7 @@
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
+import { requireObject } from '../../argument-shape.js';
 import { argumentError, HandoffError } from '../../errors.js';
 import type { JsonObject, JsonValue } from '../../json.js';
 import { describeCuda } from '../../memory/cuda-driver-path.js';
@@ -64,6 +65,7 @@ export class CudaIpcTransport implements Transport {
    * `NATIVE_UNAVAILABLE`, `NATIVE_SYSTEM`
    */
   constructor(options: CudaIpcTransportOptions = {}) {
+    requireObject('options', options);
     const transfersMax = boundedOption('transfersMax', options.transfersMax, 65_536, 1_048_576);
     this.handshakeMs = boundedOption('handshakeMs', options.handshakeMs, 5_000, 600_000);
     this.options = options;

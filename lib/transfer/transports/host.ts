@@ -7,6 +7,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
+import { requireObject } from '../../argument-shape.js';
 import { argumentError, HandoffError } from '../../errors.js';
 import type { JsonObject, JsonValue } from '../../json.js';
 import type { Region } from '../../memory/region.js';
@@ -67,6 +68,7 @@ export class HostTransport implements Transport {
 
   /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE`, `NATIVE_SYSTEM` */
   constructor(options: HostTransportOptions = {}) {
+    requireObject('options', options);
     const threads = boundedOption('threads', options.threads, Math.min(4, availableParallelism()), 64);
     const transfersMax = boundedOption('transfersMax', options.transfersMax, 65_536, 1_048_576);
     const handshakeMs = boundedOption('handshakeMs', options.handshakeMs, 5_000, 600_000);

@@ -9,6 +9,7 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { requireObject } from '../../argument-shape.js';
 import { argumentError, HandoffError, type HandoffErrorCode } from '../../errors.js';
 import type { JsonObject, JsonValue } from '../../json.js';
 import type { Region } from '../../memory/region.js';
@@ -89,6 +90,7 @@ export class NcclTransport implements Transport {
 
   /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
   constructor(private readonly options: NcclTransportOptions) {
+    requireObject('options', options);
     if (typeof options.pushes !== 'boolean') throw argumentError('options.pushes', 'a boolean', options.pushes);
     this.chunkBytes = bounded('chunkBytes', options.chunkBytes, 32 << 20, 4096, 2 ** 30);
     this.packed = options.packed ?? true;

@@ -6,6 +6,7 @@
  * failed transfer stays in doubt until its reads have ended or the connection's agent was destroyed.
  */
 import { randomUUID } from 'node:crypto';
+import { requireObject } from '../../argument-shape.js';
 import { argumentError, HandoffError } from '../../errors.js';
 import type { JsonObject, JsonValue } from '../../json.js';
 import type { Region } from '../../memory/region.js';
@@ -108,6 +109,7 @@ export class NixlTransport implements Transport {
 
   /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
   constructor(options: NixlTransportOptions = {}) {
+    requireObject('options', options);
     const value = (name: keyof typeof bounds): number => boundedOption(name, options[name], bounds[name]);
     const tuning = Float64Array.of(
       value('directBytesMin'),
