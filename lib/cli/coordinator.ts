@@ -27,6 +27,8 @@ const usage = `usage: state-handoff coordinator [flags]
   --profile PROFILE     multi-frame (default) or single-frame: how messages are cut into frames
   --behaviour GEN       gen-c (default) or gen-b: how engines are scored
   --policy POLICY       load_balanced (default), longest_prefix or first_prefix_block
+  --push-transports NAMES
+                        transports whose source sends once decode is ready, with commas (default nccl)
   --key-file FILE       the coordinator's own keys (state-handoff keys); encrypts by CURVE
   --peers FILE          with it, the allow-list: {"NAME": {"role": "engine|client|observer", "key": PUBLIC}, …}
   --insecure            plain TCP beyond this machine
@@ -43,6 +45,7 @@ const flags = {
   profile: { type: 'string' },
   behaviour: { type: 'string' },
   policy: { type: 'string' },
+  'push-transports': { type: 'string' },
   'key-file': { type: 'string' },
   peers: { type: 'string' },
   insecure: { type: 'boolean' },
@@ -75,6 +78,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       isDisaggregated,
       behaviour: choiceOf(settings, 'behaviour', ['gen-c', 'gen-b']),
       policy: choiceOf(settings, 'policy', ['load_balanced', 'longest_prefix', 'first_prefix_block']),
+      pushTransports: textOf(settings, 'push-transports', 'nccl').split(','),
       // Above every id of the run before, which engines may still hold.
       firstRequestId: Date.now() * 1_000,
     });

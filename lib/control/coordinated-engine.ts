@@ -4,26 +4,18 @@
  * must do too reaches them in the step's frame of the log (law 4). Messages that name a request this engine does not have
  * change nothing.
  */
-import type { Finished, RequestId } from '../engine-context.js';
+import type { RequestId } from '../engine-context.js';
 import { argumentError, HandoffError } from '../errors.js';
-import type { ImportNotice, StateHandoffEvents } from '../events.js';
+import type { StateHandoffEvents } from '../events.js';
 import type { StateHandoff } from '../state-handoff.js';
+import { CoordinatedDecodes } from './coordinated-decodes.js';
 import { CoordinatedPrefills, reasonOf, unlessClosed, type PrefillWork } from './coordinated-prefills.js';
 import type { CoordinatedEngineOptions } from './coordinated-engine-options.js';
 import { loadNumbers, statusInterval } from './engine-status.js';
 import { heldHandoffs, isMintedLabel } from './held-handoffs.js';
 import { plainToWire, wireToPlain, wireToRecord } from './plain-wire.js';
-import type {
-  ControlSignal,
-  PartialEntry,
-  RegisterRole,
-  SubmitRequest,
-  SubmitRequestWithKv,
-  ToCoordinator,
-  ToEngine,
-} from './protocol/messages.js';
-import { decodeValue, encodeValue, wireMap } from './protocol/wire-bytes.js';
-import { Float64, type Wire, type WireMap } from './protocol/wire-value.js';
+import { promptTokens } from './prompt-tokens.js';
+import type { ControlSignal, RegisterRole, SubmitRequest, ToCoordinator, ToEngine } from './protocol/messages.js';
 import { EngineConnection } from './zeromq/engine-connection.js';
 import { parseEndpoint } from './zeromq/address.js';
 
@@ -33,18 +25,10 @@ type Order =
   | { readonly order: 'abort'; readonly requestId: number }
   | { readonly order: 'signal'; readonly signal: ControlSignal };
 
-interface Decoding {
-  readonly promptLength: number;
-  readonly streams: boolean;
-  isSettled: boolean;
-  isRead: boolean;
-}
-
 /** Made by {@link CoordinatedEngine.connect}. */
 export class CoordinatedEngine {
   private readonly prefills: CoordinatedPrefills;
-  private readonly decoding = new Map<number, Decoding>();
-  private partials: PartialEntry[] = [];
+  private readonly decodes: CoordinatedDecodes;
   /** Null on other ranks than 0. */
   private readonly connection: EngineConnection | null;
   private readonly isAlone: boolean;
@@ -97,6 +81,7 @@ export class CoordinatedEngine {
       say: (message) => this.say(message),
       spread: (work) => this.order({ order: 'prefill', ...work }),
     });
+    this.decodes = new CoordinatedDecodes({ handoff: this.handoff, options, say: (message) => this.say(message) });
     if (this.handoff.rank > 0) {
       this.connection = null;
       return;
@@ -127,7 +112,7 @@ export class CoordinatedEngine {
 
   /** Requests of the coordinator that this engine works on or may still read. */
   get openRequests(): number {
-    return this.prefills.size + this.decoding.size;
+    return this.prefills.size + this.decodes.size;
   }
 
   /** Once a step, before scheduling; nothing to do on other ranks than 0: does what the coordinator asked for, and sends what waits. Returns how many messages came. */
@@ -137,7 +122,7 @@ export class CoordinatedEngine {
     let count = 0;
     for (let message = connection.take(); message !== null; message = connection.take(), count++) this.handle(message);
     this.prefills.publishReady();
-    this.flushPartials();
+    this.decodes.flush();
     return count;
   }
 
@@ -147,10 +132,7 @@ export class CoordinatedEngine {
    * @param newLogProbs - one a token
    */
   partial(requestId: RequestId, newTokens: readonly number[], newLogProbs: readonly number[] | null = null): void {
-    if (!isMintedLabel(requestId) || this.decoding.get(requestId)?.streams !== true) return;
-    const body: Record<string, Wire> = { request_id: requestId, new_tokens: newTokens };
-    if (newLogProbs !== null) body['new_log_probs'] = newLogProbs.map((value) => new Float64(value));
-    this.partials.push({ requestId, body: encodeValue(wireMap(body)) });
+    this.decodes.partial(requestId, newTokens, newLogProbs);
   }
 
   /** Leaves the coordinator; the handoff and what it holds stay as they are. */
@@ -163,12 +145,7 @@ export class CoordinatedEngine {
   private registration(): RegisterRole {
     const { instance, incarnation, transports } = this.handoff.describeInstance();
     const held = heldHandoffs(this.handoff.inspect());
-    // What was begun before this connection is heard of through it.
-    for (const { requestId, state } of held) {
-      if (state === 'pinned' || this.decoding.has(requestId)) continue;
-      const none = { promptLength: 0, streams: false };
-      this.decoding.set(requestId, { ...none, isSettled: true, isRead: false });
-    }
+    for (const { requestId, state } of held) if (state !== 'pinned') this.decodes.adopt(requestId);
     return {
       header: 'REGISTER_ROLE',
       role: this.role,
@@ -186,12 +163,11 @@ export class CoordinatedEngine {
           : this.fail(message.requestId, 'this engine decodes only');
       case 'SUBMIT_REQUEST_WITH_KV':
         return this.role === 'decode'
-          ? this.decode(message)
+          ? this.decodes.accept(message)
           : this.fail(message.requestId, 'this engine prefills only');
       case 'ABORT_REQUEST':
         if (this.prefills.has(message.requestId)) this.order({ order: 'abort', requestId: message.requestId });
-        if (this.decoding.has(message.requestId)) this.handoff.abortKvHandoff(message.requestId);
-        return;
+        return this.decodes.abort(message.requestId);
       case 'RELEASE_KV':
         if (this.role === 'prefill') this.handoff.releaseHandoffBlocks(message.requestId);
         return;
@@ -231,7 +207,7 @@ export class CoordinatedEngine {
 
   private workOf({ requestId, prompt, sampling }: SubmitRequest): PrefillWork {
     const samplingParams = wireToRecord(sampling);
-    return { requestId, prompt: Int32Array.from(this.tokensOf(prompt)), samplingParams };
+    return { requestId, prompt: Int32Array.from(promptTokens(prompt, this.options.tokenize)), samplingParams };
   }
 
   private push({ requestId, decodeInstanceMeta, cachedPrefixBlocks }: Extract<ToEngine, { header: 'SEND_KV' }>): void {
@@ -242,80 +218,6 @@ export class CoordinatedEngine {
     }
   }
 
-  private decode({ requestId, prompt, sampling, kvMeta, sourceBlockIds }: SubmitRequestWithKv): void {
-    if (this.decoding.has(requestId)) return;
-    let added: Promise<Finished>;
-    let decoding: Decoding | null = null;
-    try {
-      const tokens = this.tokensOf(prompt);
-      const streams = sampling.get('streaming') === true;
-      decoding = { promptLength: tokens.length, streams, isSettled: false, isRead: false };
-      this.decoding.set(requestId, decoding);
-      const samplingParams = wireToRecord(sampling);
-      this.options.onHandoff?.({ requestId, prompt: Int32Array.from(tokens), samplingParams });
-      added = this.handoff.addRequestWithKvHandoff(
-        requestId,
-        tokens,
-        samplingParams,
-        wireToPlain(decodeValue(kvMeta)) as Readonly<Record<string, unknown>>,
-        wireToPlain(decodeValue(sourceBlockIds)) as readonly number[],
-      );
-    } catch (error) {
-      // It never became a request here: nothing reads its source.
-      this.decoding.delete(requestId);
-      return this.fail(requestId, reasonOf(error));
-    }
-    const entry = decoding;
-    added.then(
-      (finished) => {
-        try {
-          this.finish(requestId, entry.promptLength, sampling, finished);
-        } catch (error) {
-          this.fail(requestId, reasonOf(error), entry.isRead);
-        }
-        this.settle(requestId, entry);
-      },
-      // Why it failed was told by the notice.
-      () => this.settle(requestId, entry),
-    );
-  }
-
-  private finish(requestId: number, promptLength: number, sampling: WireMap, finished: Finished): void {
-    this.flushPartials();
-    const { generatedTokens, generatedLogProbs, cachedTokens } = finished;
-    const body = wireMap({
-      request_id: requestId,
-      status: 'COMPLETED',
-      sampling_params: sampling,
-      prompt: null,
-      prompt_length: promptLength,
-      generated_tokens: generatedTokens,
-      generated_length: generatedTokens.length,
-      generated_log_probs: generatedLogProbs?.map((value) => new Float64(value)) ?? null,
-      num_cached_tokens: cachedTokens,
-      finish_reason: finished.finishReason,
-    });
-    const replies = [{ requestId, needsDetokenize: true, body: encodeValue(body) }];
-    this.say({ header: 'ENGINE_REPLY', replies });
-  }
-
-  private settle(requestId: number, decoding: Decoding): void {
-    decoding.isSettled = true;
-    if (decoding.isRead && this.decoding.get(requestId) === decoding) this.decoding.delete(requestId);
-  }
-
-  private tokensOf(prompt: Uint8Array): readonly number[] {
-    const value = decodeValue(prompt, 'prompt');
-    if (typeof value === 'string') {
-      if (this.options.tokenize === undefined) throw argumentError('prompt', 'token ids', value);
-      return this.options.tokenize(value);
-    }
-    const isToken = (token: Wire): boolean => typeof token === 'number' && token >= 0 && token < 2 ** 31;
-    if (!Array.isArray(value) || !(value as readonly Wire[]).every(isToken))
-      throw argumentError('prompt', 'token ids', value);
-    return value as readonly number[];
-  }
-
   private say(message: ToCoordinator): void {
     this.connection?.say(message);
   }
@@ -324,27 +226,13 @@ export class CoordinatedEngine {
     this.say({ header: 'REQUEST_ERROR', requestId, reason, sourceSafe });
   }
 
-  private flushPartials(): void {
-    if (this.partials.length === 0) return;
-    const { partials } = this;
-    this.partials = [];
-    this.say({ header: 'ENGINE_REPLY_PARTIAL', partials });
-  }
-
   /** The coordinator has told, or will never hear of, everybody who waited. What is being imported is its to abort. */
   private forsake(): void {
-    this.partials = [];
     for (const requestId of this.prefills.requestIds) {
       if (this.connection === null) this.prefills.abort(requestId);
       else this.order({ order: 'abort', requestId });
     }
-    if (this.role !== 'decode') return;
-    unlessClosed(() => {
-      for (const { requestId, state } of this.handoff.inspect().imports) {
-        if (state === 'admitted' && isMintedLabel(requestId) && this.decoding.has(requestId))
-          this.handoff.abortKvHandoff(requestId);
-      }
-    });
+    if (this.role === 'decode') this.decodes.forsake();
   }
 
   private listen(on: boolean): void {
@@ -357,20 +245,24 @@ export class CoordinatedEngine {
 
   private readonly listeners: Partial<StateHandoffEvents> = {
     kvReadDone: (notice) =>
-      this.about(notice, (requestId, decoding) => {
+      this.decodes.about(notice, (requestId) => {
         this.say({ header: 'KV_READ_DONE', requestId });
-        decoding.isRead = true;
-        if (decoding.isSettled) this.decoding.delete(requestId);
+        this.decodes.noteRead(requestId);
       }),
     kvTransferReady: (notice) =>
-      this.about(notice, (requestId) => {
+      this.decodes.about(notice, (requestId) => {
         const { cachedPrefixBlocks } = notice;
         this.say({ header: 'KV_TRANSFER_READY', requestId, cachedPrefixBlocks });
       }),
-    requestError: (notice) =>
-      this.about(notice, (requestId) => this.fail(requestId, notice.error.message, notice.sourceSafe)),
+    requestError: (notice) => {
+      const tell = (requestId: number): void => this.fail(requestId, notice.error.message, notice.sourceSafe);
+      if (this.role === 'decode') this.decodes.about(notice, tell);
+      // A push that failed: only its source may know.
+      else if (isMintedLabel(notice.requestId) && this.prefills.refOf(notice.requestId) !== undefined)
+        tell(notice.requestId);
+    },
     requestAborted: (notice) =>
-      this.about(notice, (requestId) =>
+      this.decodes.about(notice, (requestId) =>
         this.say({ header: 'REQUEST_ABORTED', requestId, sourceSafe: notice.sourceSafe }),
       ),
     carried: ({ coordinator }) => {
@@ -387,9 +279,4 @@ export class CoordinatedEngine {
       if (isMintedLabel(requestId)) this.prefills.forget(requestId);
     },
   };
-
-  private about({ requestId }: ImportNotice, tell: (requestId: number, decoding: Decoding) => void): void {
-    const decoding = isMintedLabel(requestId) ? this.decoding.get(requestId) : undefined;
-    if (decoding !== undefined) tell(requestId as number, decoding);
-  }
 }

@@ -237,6 +237,24 @@ describe('requests', () => {
     }
   });
 
+  test('the loss of a decode engine that is sent to leaves nothing to prove; of one that reads, its pin', () => {
+    const lost = (behaviour: 'gen-b' | 'gen-c', transport: string): string[] => {
+      const desk = open({ behaviour });
+      for (const peer of ['p1', 'd1']) desk.engine(peer, { transport });
+      desk.submit('c1', 1);
+      desk.prefilled('p1', 0);
+      if (transport === 'nccl') desk.say('d1', { header: 'KV_TRANSFER_READY', requestId: 0, cachedPrefixBlocks: 0 });
+      return desk.lose('d1');
+    };
+    expect(lost('gen-c', 'nccl')).toEqual([
+      'c1 REQUEST_ERROR 1 unsafe',
+      'p1 RELEASE_KV 0',
+      'c1 REQUEST_ABORTED 1 safe',
+    ]);
+    for (const [behaviour, transport] of [['gen-b', 'nccl'] as const, ['gen-c', 'nixl'] as const])
+      expect(lost(behaviour, transport)).toEqual(['c1 REQUEST_ERROR 1 unsafe']);
+  });
+
   test('engines without roles: the least loaded gets it; a late reply of one that is gone counts, then time is up', () => {
     const desk = open({ isDisaggregated: false, limits: { lateReplyMs: 50 } });
     for (const peer of ['e1', 'e2']) desk.say(peer, { header: 'REGISTER' });
@@ -536,6 +554,7 @@ test('a client’s own handoff takes a slot on decode, and its failure in doubt 
 test.each([
   [{ instance: '' }, 'instance: expected a name, got ""'],
   [{ firstRequestId: -1 }, 'firstRequestId: expected an integer of at least 0, got -1'],
+  [{ pushTransports: ['nccl', ''] }, 'pushTransports: expected a list of names, got an array of 2'],
   [{ engineRequestsMax: 0 }, 'engineRequestsMax: expected an integer of at least 1, got 0'],
   [{ limits: { queueMs: -1 } }, 'limits.queueMs: expected milliseconds, got -1'],
   [{ limits: { clientsMax: 0 } }, 'limits.clientsMax: expected at least 1, got 0'],

@@ -34,6 +34,8 @@ export interface CoordinatorOptions {
   readonly affinitySeed?: readonly [number, number];
   /** Whether all engines must use the transport of the first. Default: as the generation does (Gen C: no). */
   readonly oneTransport?: boolean;
+  /** Transports whose source sends once its target is ready (KV_TRANSFER_READY, SEND_KV). Default: `nccl`. */
+  readonly pushTransports?: readonly string[];
   /** Requests an engine without a role takes at once, for scoring. */
   readonly engineRequestsMax?: number;
   /**
@@ -69,6 +71,7 @@ const engineRequestsDefault = 256;
 /** @throws `OPTION_INVALID` naming the option */
 export function settleOptions(options: CoordinatorOptions): SettledOptions {
   const { instance, firstRequestId = 0, engineRequestsMax = engineRequestsDefault, behaviour = 'gen-c' } = options;
+  const { pushTransports = ['nccl'] } = options;
   const fail = (path: string, expected: string, got: unknown): never => {
     throw argumentError(path, expected, got, 'OPTION_INVALID');
   };
@@ -77,6 +80,8 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
     fail('firstRequestId', 'an integer of at least 0', firstRequestId);
   if (!Number.isSafeInteger(engineRequestsMax) || engineRequestsMax < 1)
     fail('engineRequestsMax', 'an integer of at least 1', engineRequestsMax);
+  const areNames = Array.isArray(pushTransports) && pushTransports.every((name) => typeof name === 'string' && name);
+  if (!areNames) fail('pushTransports', 'a list of names', pushTransports);
   const limits = { ...coordinatorLimitsDefault, ...options.limits };
   for (const [name, limit] of Object.entries(limits) as [keyof CoordinatorLimits, number | null][]) {
     const isTime = name.endsWith('Ms');
@@ -88,6 +93,7 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
     isDisaggregated: options.isDisaggregated,
     behaviour,
     policy: options.policy ?? 'load_balanced',
+    pushTransports,
     oneTransport: options.oneTransport ?? behaviour === 'gen-b',
     engineRequestsMax,
     firstRequestId,

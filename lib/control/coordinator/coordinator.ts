@@ -349,9 +349,10 @@ export class Coordinator implements CoordinatorCore {
   }
 
   #ready(request: RequestRecord, cachedPrefixBlocks: number): string | null {
-    const transports = [request.prefill, request.decode].map((engine) => engine?.card?.transports ?? []);
-    if (!transports.every((names) => names.includes(twoSided)))
-      return this.#raise(request, 'failUnsafe', `the engines hand over without ${twoSided}, so nothing can be sent`);
+    const names = this.#options.pushTransports;
+    const has = (engine: EngineRecord | null, name: string) => engine?.card?.transports.includes(name) === true;
+    if (!names.some((name) => has(request.prefill, name) && has(request.decode, name)))
+      return this.#raise(request, 'failUnsafe', `no transport of both is one that pushes: ${names.join(', ')}`);
     return this.#flow.raise(request, 'ready', { cachedPrefixBlocks }) ? null : `the request is ${request.state}`;
   }
 
@@ -366,9 +367,6 @@ type ClientMessage =
   | ControlSignal;
 type RequestMessage = Of<'KV_READ_DONE' | 'KV_TRANSFER_READY' | 'REQUEST_ERROR' | 'REQUEST_ABORTED'>;
 type EngineMessage = RequestMessage | Of<'ENGINE_REPLY' | 'ENGINE_REPLY_PARTIAL' | 'ENGINE_STATUS' | 'REGISTER_KV'>;
-
-/** The transport whose source sends, once the target has posted its receives. */
-const twoSided = 'nccl';
 
 /** What an engine's failure means: the reader's word counts for the source, the source's own does not. */
 function failureOf(request: RequestRecord, isReader: boolean, isSafe: boolean): RequestEvent {

@@ -75,7 +75,7 @@ export class EngineRegistry {
 
   /** @param undelivered - the request whose message this engine never got */
   remove(engine: EngineRecord, reason: string, undelivered: number | null = null): void {
-    const { placement, outbox, flow, heldPins } = this.parts;
+    const { options, placement, outbox, flow, heldPins } = this.parts;
     placement.remove(engine);
     this.counters.enginesRemoved++;
     if (placement.engines.size === 0) this.#signature = this.#transport = null;
@@ -86,6 +86,8 @@ export class EngineRegistry {
       const content = { reason: `its ${engine.role} engine is gone: ${reason}` };
       if (request.id !== undelivered || !flow.raise(request, 'undelivered', content))
         flow.raise(request, lost, content);
+      // Only the source itself touches what it sends: that its target is gone leaves nothing to prove.
+      if (request.isPushed && request.decode === engine && options.behaviour === 'gen-c') flow.raise(request, 'proven');
       this.#endWithoutSource(request);
     }
   }

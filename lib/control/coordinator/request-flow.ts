@@ -138,6 +138,7 @@ export class RequestFlow {
         this.place(request);
         break;
       case 'sendKv':
+        request.isPushed = true;
         this.outbox.send(request.prefill!.peer, {
           header: 'SEND_KV',
           requestId: request.id,

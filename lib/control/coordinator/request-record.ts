@@ -51,6 +51,8 @@ export class RequestRecord {
   /** Whether a prefill engine holds memory for it. */
   isPinned = false;
   pinnedAt = 0;
+  /** Whether its source sends the state itself: then nobody else reads that memory, and a release waits for the send. */
+  isPushed = false;
   /** Whether its client was told how it ended; after that comes at most word that the source is safe. */
   isAnswered = false;
   handoff: HandoffParts | null = null;

@@ -41,6 +41,8 @@ export class EngineProcess {
   readonly computing = new Set<number>();
   readonly imports = new Map<number, Import>();
   readonly #seen = new Set<number>();
+  /** Released while it was being sent. */
+  readonly #draining = new Set<number>();
   #outbox: ToCoordinator[] = [];
   #lastSubmitted = -1;
 
@@ -136,6 +138,11 @@ export class EngineProcess {
         return;
       }
       case 'RELEASE_KV':
+        // Who sends knows when its own memory is quiet, and lets go of it then (spec 6.2).
+        if (this.world.plan.transport === 'nccl' && this.world.isRead(message.requestId, this)) {
+          this.#draining.add(message.requestId);
+          return;
+        }
         if (!this.pins.delete(message.requestId)) return;
         for (const read of this.world.reads) {
           if (read.requestId === message.requestId && read.source === this)
@@ -154,7 +161,8 @@ export class EngineProcess {
     if (world.isOrderly && requestId < this.#lastSubmitted) world.violation(`request ${requestId} was overtaken`);
     this.#lastSubmitted = requestId;
     this.computing.add(requestId);
-    const used = this.computing.size + this.pins.size;
+    // What is being let go of takes memory, and no place among the requests.
+    const used = this.computing.size + this.pins.size - this.#draining.size;
     if (world.isCounted && used > plan.requestCapacity)
       world.violation(`${plan.peer} has ${used} requests, more than it takes`);
     if (world.isCounted && world.plan.isHybrid && used > plan.slotCapacity)
@@ -187,6 +195,11 @@ export class EngineProcess {
       incoming.phase = 'posted';
       this.#say({ header: 'KV_TRANSFER_READY', requestId, cachedPrefixBlocks: 0 });
     });
+  }
+
+  /** Nobody reads it any more. */
+  noteQuiet(requestId: number): void {
+    if (this.#draining.delete(requestId)) this.pins.delete(requestId);
   }
 
   /** The source sends what this process has posted receives for. */

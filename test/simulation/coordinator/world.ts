@@ -113,6 +113,11 @@ export class ControlWorld {
     for (const read of this.reads) {
       if (read.requestId === requestId && read.source === source && read.reader === reader) this.reads.delete(read);
     }
+    if (source !== null && !this.isRead(requestId, source)) source.noteQuiet(requestId);
+  }
+
+  isRead(requestId: number, source: EngineProcess): boolean {
+    return [...this.reads].some((read) => read.requestId === requestId && read.source === source);
   }
 
   matchSend(requestId: number, source: EngineProcess): void {
