@@ -6,7 +6,7 @@ import { HandoffError, isHandoffError } from '../errors.js';
 import type { JsonValue } from '../json.js';
 import { ownedHeads, ownedLayers, type KvLayout } from '../memory/kv-layout.js';
 import { ownedSsmLayers } from '../memory/ssm-layout.js';
-import { cellsInWords, requireWhole } from './plan-coverage.js';
+import { cellsInWords, requireSameContents, requireWhole } from './plan-coverage.js';
 import { blockTokens, kvCoverFault, planKv, replicaGroups, requireSameModel, type KvEndpoint } from './plan-kv.js';
 import { planSsm, requireSameSsm, ssmCoverFault, ssmReplicaGroups, type SsmEndpoint } from './plan-ssm.js';
 import type { RectangleTemplate } from './rectangle.js';
@@ -132,6 +132,7 @@ function planRank(
   const kv = kvPart === null ? [] : planKv(source.kv, target.kv);
   const ssm = withSsm && source.ssm !== null && target.ssm !== null ? planSsm(source.ssm, target.ssm) : [];
   if (kv.length === 0 && ssm.length === 0) return null;
+  if (kv.length > 0) requireSameContents(source.kv.buffers, target.kv.buffers);
   // Without attention state between them nothing is counted in tokens.
   const tokens =
     kv.length === 0

@@ -3,7 +3,7 @@
  * rectangles that follow write every byte of every target buffer once. What is missing or doubled is told by name.
  */
 import { HandoffError, isHandoffError } from '../errors.js';
-import type { BufferGeometry } from '../memory/axes-geometry.js';
+import { axisSize, defaultContent, type BufferGeometry } from '../memory/axes-geometry.js';
 import { intersection, rangeSize, type IndexRange } from '../memory/index-range.js';
 import { checkProgram } from './check-program.js';
 import { programBytes, regionBytesMax, type CopyProgram } from './copy-program.js';
@@ -96,6 +96,36 @@ export function requireWhole(
       cause: error,
     });
   }
+}
+
+/**
+ * Both sides hold the same contents and planes. More on the source would stay behind unseen: scales, and the data that
+ * came would mean nothing; values, and half of the state would be gone.
+ *
+ * @throws `INCOMPATIBLE`
+ */
+export function requireSameContents(source: readonly BufferGeometry[], target: readonly BufferGeometry[]): void {
+  const [theirs, ours] = [contentsInWords(source), contentsInWords(target)];
+  if (theirs === ours) return;
+  throw new HandoffError('INCOMPATIBLE', `contents: the source has ${theirs} and the target ${ours}`, {
+    details: { field: 'contents', source: theirs, target: ours },
+  });
+}
+
+/** `kv (planes 0 and 1), scale (plane 0)` */
+function contentsInWords(buffers: readonly BufferGeometry[]): string {
+  const planesOf = new Map<string, Set<number>>();
+  for (const buffer of buffers) {
+    const { content = defaultContent, planeStart = 0 } = buffer;
+    const planes = planesOf.get(content) ?? new Set();
+    planesOf.set(content, planes);
+    for (let plane = 0; plane < axisSize(buffer, 'plane'); plane += 1) planes.add(planeStart + plane);
+  }
+  const words = [...planesOf].map(([content, planes]) => {
+    const sorted = [...planes].sort();
+    return `${content} (${sorted.length === 1 ? 'plane' : 'planes'} ${sorted.join(' and ')})`;
+  });
+  return words.sort().join(', ');
 }
 
 /** Bytes of one block or slot. */

@@ -197,6 +197,16 @@ describe('kinds of buffers', () => {
       ['dim', 8],
     ],
   });
+  const half = (planeStart: number): Partial<RowMajorInput> => ({
+    ...plane(planeStart),
+    axes: [
+      ['layer', 2],
+      ['block', 9],
+      ['token', 4],
+      ['head', 2],
+      ['dim', 8],
+    ],
+  });
   const scales: Partial<RowMajorInput> = {
     ...{ content: 'scale', elementBytes: 4 },
     axes: [
@@ -283,9 +293,23 @@ describe('kinds of buffers', () => {
   });
 
   test.each<[string, Change, Change, string]>([
-    ['scales that the source lacks', { buffers: [{}, scales] }, {}, 'of the 1280 bytes of a block'],
-    ['keys alone', {}, { buffers: [plane(0)] }, 'write 512 of the 1024 bytes of a block'],
-    ['keys twice', {}, { buffers: [plane(0), plane(0)] }, 'do not make one plan'],
+    [
+      'scales that the source lacks',
+      { buffers: [{}, scales] },
+      {},
+      'contents: the source has kv (planes 0 and 1) and the target kv (planes 0 and 1), scale (planes 0 and 1)',
+    ],
+    [
+      'scales that the target lacks',
+      {},
+      { buffers: [{}, scales] },
+      'scale (planes 0 and 1) and the target kv (planes 0 and 1).',
+    ],
+    ['keys alone', {}, { buffers: [plane(0)] }, 'the source has kv (plane 0) and the target kv (planes 0 and 1)'],
+    ['values alone', {}, { buffers: [plane(1)] }, 'the source has kv (plane 1) and the target kv (planes 0 and 1)'],
+    ['values that the target lacks', { buffers: [plane(0)] }, {}, 'and the target kv (plane 0).'],
+    ['layers without a buffer', {}, { buffers: [plane(0), half(1)] }, 'write 768 of the 1024 bytes of a block'],
+    ['keys twice', {}, { buffers: [plane(0), half(0), half(1)] }, 'do not make one plan'],
     ['another element size', {}, { elementBytes: 4 }, 'elementBytes: the source has 4 and the target 2'],
   ])('%s', (_name, own, peer, words) => {
     expect(refusal(rank(0, own), [rank(0, peer)]).message).toContain(words);
