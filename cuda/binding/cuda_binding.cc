@@ -22,6 +22,14 @@ uint64_t AddressArgument(const Napi::CallbackInfo& info, size_t index, const cha
   ThrowArgument(name, "a bigint from 0 to 2^64 - 1");
 }
 
+std::string KernelsArgument(const Napi::CallbackInfo& info, size_t index) {
+  constexpr size_t kKernelBytesMax = 64 << 20;
+  if (info[index].IsNull()) return {};
+  const Elements<uint8_t> image = BytesArgument(info, index, "kernels");
+  if (image.count == 0 || image.count > kKernelBytesMax) ThrowArgument("kernels", "from 1 byte to 64 MiB");
+  return std::string(reinterpret_cast<const char*>(image.data), image.count);
+}
+
 std::shared_ptr<CudaDevice> DeviceArgument(const Napi::CallbackInfo& info, size_t driver_index, size_t index) {
   const CudaDriver& driver = DriverArgument(info, driver_index);
   return CudaDevice::Open(driver, static_cast<CudaOrdinal>(WholeArgument(info, index, "device", 0, 1023)));

@@ -19,6 +19,8 @@ struct CudaRegionHandle {
 const CudaDriver& DriverArgument(const Napi::CallbackInfo& info, size_t index);
 // An address or a stream as a bigint.
 uint64_t AddressArgument(const Napi::CallbackInfo& info, size_t index, const char* name);
+// A compiled module of kernels; empty for null.
+std::string KernelsArgument(const Napi::CallbackInfo& info, size_t index);
 std::shared_ptr<CudaDevice> DeviceArgument(const Napi::CallbackInfo& info, size_t driver_index, size_t index);
 
 }  // namespace state_handoff

@@ -1,12 +1,11 @@
-// The host transport, as JavaScript sees it. Names and order as in lib/native/transfer-types.ts.
+// The host transport, as JavaScript sees it. Names and order as in lib/native/transfer-types.ts and broker-types.ts.
 #include <algorithm>
 
 #include "../transport/host_endpoint.h"
 #include "../transport/host_plain_copy.h"
-#include "host_arguments.h"
+#include "broker_binding.h"
 #include "memory_objects.h"
 #include "transfer_objects.h"
-#include "transport_environment.h"
 
 namespace state_handoff {
 
@@ -18,9 +17,7 @@ struct EndpointHandle {
   std::shared_ptr<HostEndpoint> endpoint;
 };
 
-HostEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
-  return *HandleArgument<EndpointHandle>(info, 0, "endpoint").endpoint;
-}
+using Binding = BrokerBinding<EndpointHandle, RegionHandle>;
 
 Napi::Value HostOpen(const Napi::CallbackInfo& info) {
   HostEndpoint::Options options;
@@ -28,105 +25,7 @@ Napi::Value HostOpen(const Napi::CallbackInfo& info) {
   options.slots = GenerationsObject::TableOf(info[1], "slotGenerations");
   options.threads = static_cast<size_t>(WholeArgument(info, 2, "threads", 1, 64));
   options.transfers_max = static_cast<size_t>(WholeArgument(info, 3, "transfersMax", 1, 1 << 20));
-  TransportEnvironment& environment = EnvironmentOf(info);
-  auto handle = std::make_unique<EndpointHandle>();
-  handle->endpoint = std::make_shared<HostEndpoint>(std::move(options), [bell = environment.bell()] { bell->Ring(); });
-  environment.Add(handle->endpoint);
-  return WrapHandle(info.Env(), std::move(handle));
-}
-
-Napi::Value HostRegister(const Napi::CallbackInfo& info) {
-  const size_t index = EndpointArgument(info).AddRegion(HandleArgument<RegionHandle>(info, 1, "region").region);
-  return Napi::Number::New(info.Env(), static_cast<double>(index));
-}
-
-Napi::Value HostListen(const Napi::CallbackInfo& info) {
-  HostEndpoint& endpoint = EndpointArgument(info);
-  const SocketAddress address =
-      endpoint.Listen(FlagArgument(info, 1, "abstract"), TextArgument(info, 2, "directory", 4096),
-                      TextArgument(info, 3, "name", 64), TokenArgument(info, 4));
-  Napi::Object value = Napi::Object::New(info.Env());
-  value.Set("abstract", Napi::Boolean::New(info.Env(), address.abstract));
-  value.Set("name", Napi::String::New(info.Env(), address.name));
-  return value;
-}
-
-Napi::Value HostConnect(const Napi::CallbackInfo& info) {
-  HostEndpoint& endpoint = EndpointArgument(info);
-  HostGrant grant = GrantArgument(info, 1);
-  return Napi::Number::New(info.Env(), static_cast<double>(endpoint.Connect(std::move(grant))));
-}
-
-Napi::Value HostPeerStatus(const Napi::CallbackInfo& info) {
-  const PeerLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
-  return Napi::Number::New(info.Env(), static_cast<int>(link.status()));
-}
-
-Napi::Value HostPeerError(const Napi::CallbackInfo& info) {
-  const PeerLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
-  if (link.status() != LinkStatus::kFailed) return info.Env().Null();
-  return ErrorValue(info.Env(), link.error_code(), link.error_message());
-}
-
-Napi::Value HostDisconnect(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Disconnect(IdArgument(info, 1, "peer"));
-  return info.Env().Undefined();
-}
-
-Napi::Value HostBegin(const Napi::CallbackInfo& info) {
-  HostEndpoint& endpoint = EndpointArgument(info);
-  const uint64_t peer = IdArgument(info, 1, "peer");
-  CopyProgram program = ProgramArgument(info, 2);
-  ClaimedGenerations blocks = ClaimedArgument(info, 5, "generations.blocks", "generations.blockGenerations");
-  ClaimedGenerations slots = ClaimedArgument(info, 7, "generations.slots", "generations.slotGenerations");
-  const uint64_t id = endpoint.Begin(peer, std::move(program), std::move(blocks), std::move(slots));
-  return Napi::Number::New(info.Env(), static_cast<double>(id));
-}
-
-Napi::Value HostPoll(const Napi::CallbackInfo& info) {
-  const Transfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
-  return Napi::Number::New(info.Env(), static_cast<int>(transfer.status()));
-}
-
-Napi::Value HostBytes(const Napi::CallbackInfo& info) {
-  const Transfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
-  return Napi::Number::New(info.Env(), static_cast<double>(transfer.bytes_done()));
-}
-
-Napi::Value HostError(const Napi::CallbackInfo& info) {
-  const Transfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
-  if (transfer.status() != TransferStatus::kFailed) return info.Env().Null();
-  return ErrorValue(info.Env(), transfer.error_code(), transfer.error_message());
-}
-
-Napi::Value HostCancel(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Cancel(IdArgument(info, 1, "transfer"));
-  return info.Env().Undefined();
-}
-
-Napi::Value HostTake(const Napi::CallbackInfo& info) {
-  const std::vector<uint64_t> ids = EndpointArgument(info).TakeEnded();
-  Napi::Float64Array taken = Napi::Float64Array::New(info.Env(), ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) taken[i] = static_cast<double>(ids[i]);
-  return taken;
-}
-
-Napi::Value HostForget(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Forget(IdArgument(info, 1, "transfer"));
-  return info.Env().Undefined();
-}
-
-Napi::Value HostClose(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).BeginClose();
-  return info.Env().Undefined();
-}
-
-// Whether all threads of a closing transport have left; joins them then, which does not wait.
-Napi::Value HostQuiet(const Napi::CallbackInfo& info) {
-  HostEndpoint& endpoint = EndpointArgument(info);
-  const bool quiet = endpoint.quiet();
-  if (quiet) endpoint.Close();
-  return Napi::Boolean::New(info.Env(), quiet);
+  return Binding::Open(info, std::move(options));
 }
 
 // Live native objects of the process, for the tests of leaks.
@@ -140,7 +39,7 @@ Napi::Value DebugCounters(const Napi::CallbackInfo& info) {
 
 // For the benchmark: copies source offset, target offset and length triples from a peer's region 0 to `region`.
 Napi::Value DebugCopyFragments(const Napi::CallbackInfo& info) {
-  const std::shared_ptr<PeerMemory> memory = EndpointArgument(info).Link(IdArgument(info, 1, "peer")).memory();
+  const std::shared_ptr<PeerMemory> memory = Binding::Link(info).memory();
   if (memory == nullptr) ThrowArgument("peer", "a peer that is ready");
   const RegionUse target(HandleArgument<RegionHandle>(info, 2, "region").region, "region");
   const Elements<double> triples = DoublesArgument(info, 3, "fragments");
@@ -165,7 +64,7 @@ Napi::Value DebugCopyFragments(const Napi::CallbackInfo& info) {
 
 // For the benchmark: half of each token's bytes from blocks of a peer's region 0 to blocks of `region`.
 Napi::Value DebugCopyHalfHeads(const Napi::CallbackInfo& info) {
-  const std::shared_ptr<PeerMemory> memory = EndpointArgument(info).Link(IdArgument(info, 1, "peer")).memory();
+  const std::shared_ptr<PeerMemory> memory = Binding::Link(info).memory();
   if (memory == nullptr) ThrowArgument("peer", "a peer that is ready");
   const RegionUse target(HandleArgument<RegionHandle>(info, 2, "region").region, "region");
   const HostMapping& source = *memory->regions[0];
@@ -189,21 +88,7 @@ Napi::Value DebugCopyHalfHeads(const Napi::CallbackInfo& info) {
 
 void InitHost(Napi::Env env, Napi::Object exports, TransportEnvironment* environment) {
   Export<HostOpen>(env, exports, "hostOpen", environment);
-  Export<HostRegister>(env, exports, "hostRegister");
-  Export<HostListen>(env, exports, "hostListen");
-  Export<HostConnect>(env, exports, "hostConnect");
-  Export<HostPeerStatus>(env, exports, "hostPeerStatus");
-  Export<HostPeerError>(env, exports, "hostPeerError");
-  Export<HostDisconnect>(env, exports, "hostDisconnect");
-  Export<HostBegin>(env, exports, "hostBegin");
-  Export<HostPoll>(env, exports, "hostPoll");
-  Export<HostBytes>(env, exports, "hostBytes");
-  Export<HostError>(env, exports, "hostError");
-  Export<HostCancel>(env, exports, "hostCancel");
-  Export<HostTake>(env, exports, "hostTake");
-  Export<HostForget>(env, exports, "hostForget");
-  Export<HostClose>(env, exports, "hostClose");
-  Export<HostQuiet>(env, exports, "hostQuiet");
+  exports.Set("host", Binding::Calls(env));
   Export<DebugCounters>(env, exports, "debugCounters");
   Export<DebugCopyFragments>(env, exports, "debugCopyFragments");
   Export<DebugCopyHalfHeads>(env, exports, "debugCopyHalfHeads");

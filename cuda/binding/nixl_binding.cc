@@ -1,13 +1,11 @@
 // The NIXL transport, as JavaScript sees it. Names and order as in lib/native/nixl-types.ts.
 #include "../transport/nixl_endpoint.h"
-#include "transfer_objects.h"
-#include "transport_environment.h"
+#include "endpoint_binding.h"
 
 namespace state_handoff {
 
 namespace {
 
-constexpr int64_t kIdMax = 9007199254740991;
 constexpr size_t kMetadataBytesMax = 1 << 20;
 constexpr uint64_t kSlotsMax = 1024;
 constexpr int64_t kReadersMax = 64;
@@ -23,20 +21,7 @@ struct NixlHandle {
   std::shared_ptr<NixlEndpoint> endpoint;
 };
 
-NixlEndpoint& EndpointArgument(const Napi::CallbackInfo& info) {
-  return *HandleArgument<NixlHandle>(info, 0, "endpoint").endpoint;
-}
-
-uint64_t IdArgument(const Napi::CallbackInfo& info, size_t index, const char* name) {
-  return static_cast<uint64_t>(WholeArgument(info, index, name, 1, kIdMax));
-}
-
-Napi::Value Failure(Napi::Env env, ErrorCode code, const std::string& message) {
-  Napi::Object failure = Napi::Object::New(env);
-  failure.Set("code", Napi::String::New(env, ErrorCodeName(code)));
-  failure.Set("message", Napi::String::New(env, message));
-  return failure;
-}
+using Binding = EndpointBinding<NixlHandle>;
 
 Napi::BigUint64Array Numbers(Napi::Env env, const std::vector<uint64_t>& values) {
   Napi::BigUint64Array array = Napi::BigUint64Array::New(env, values.size());
@@ -68,36 +53,17 @@ Napi::Value NixlOpen(const Napi::CallbackInfo& info) {
   options.slot_bytes = static_cast<uint64_t>(WholeArgument(info, 4, "slotBytes", 1, kSlotBytesMax));
   options.tuning = TuningArgument(info, 5);
   options.transfers_max = static_cast<size_t>(WholeArgument(info, 6, "transfersMax", 1, 1 << 20));
-  TransportEnvironment& environment = EnvironmentOf(info);
-  auto handle = std::make_unique<NixlHandle>();
-  handle->endpoint = std::make_shared<NixlEndpoint>(std::move(options), [bell = environment.bell()] { bell->Ring(); });
-  environment.Add(handle->endpoint);
-  return WrapHandle(info.Env(), std::move(handle));
-}
-
-Napi::Value NixlRegister(const Napi::CallbackInfo& info) {
-  const size_t index = EndpointArgument(info).AddRegion(HandleArgument<RegionHandle>(info, 1, "region").region);
-  return Napi::Number::New(info.Env(), static_cast<double>(index));
+  return Binding::Open(info, std::move(options));
 }
 
 Napi::Value NixlStart(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Start(FlagArgument(info, 1, "probe"));
+  Binding::Endpoint(info).Start(FlagArgument(info, 1, "probe"));
   return info.Env().Undefined();
-}
-
-Napi::Value NixlReadiness(const Napi::CallbackInfo& info) {
-  return Napi::Number::New(info.Env(), static_cast<int>(EndpointArgument(info).readiness()));
-}
-
-Napi::Value NixlStartError(const Napi::CallbackInfo& info) {
-  const NixlEndpoint& endpoint = EndpointArgument(info);
-  if (endpoint.readiness() != NixlEndpoint::Readiness::kFailed) return info.Env().Null();
-  return Failure(info.Env(), endpoint.error_code(), endpoint.error_message());
 }
 
 Napi::Value NixlGranted(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  const NixlEndpoint& endpoint = EndpointArgument(info);
+  const NixlEndpoint& endpoint = Binding::Endpoint(info);
   const NixlGrant grant = endpoint.Grant();
   std::vector<uint64_t> ranges;
   for (const NixlRange& range : grant.regions) {
@@ -114,7 +80,7 @@ Napi::Value NixlGranted(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NixlConnect(const Napi::CallbackInfo& info) {
-  NixlEndpoint& endpoint = EndpointArgument(info);
+  NixlEndpoint& endpoint = Binding::Endpoint(info);
   const Elements<uint8_t> metadata = BytesArgument(info, 1, "metadata");
   const Elements<uint64_t> ranges = Uint64sArgument(info, 2, "ranges");
   const Elements<uint64_t> staging = Uint64sArgument(info, 3, "staging");
@@ -138,89 +104,26 @@ Napi::Value NixlConnect(const Napi::CallbackInfo& info) {
       grant.staging.address > UINT64_MAX - grant.staging.bytes()) {
     ThrowArgument("staging", "at most 1024 slots of at most 1 GiB");
   }
-  return Napi::Number::New(info.Env(), static_cast<double>(endpoint.Connect(std::move(grant))));
-}
-
-Napi::Value NixlPeerStatus(const Napi::CallbackInfo& info) {
-  const NixlLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
-  return Napi::Number::New(info.Env(), static_cast<int>(link.status()));
-}
-
-Napi::Value NixlPeerError(const Napi::CallbackInfo& info) {
-  const NixlLink& link = EndpointArgument(info).Link(IdArgument(info, 1, "peer"));
-  if (link.status() != NixlLinkStatus::kFailed) return info.Env().Null();
-  return Failure(info.Env(), link.error_code(), link.error_message());
-}
-
-Napi::Value NixlDisconnect(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Disconnect(IdArgument(info, 1, "peer"));
-  return info.Env().Undefined();
+  return IdValue(info.Env(), endpoint.Connect(std::move(grant)));
 }
 
 Napi::Value NixlBegin(const Napi::CallbackInfo& info) {
-  NixlEndpoint& endpoint = EndpointArgument(info);
+  NixlEndpoint& endpoint = Binding::Endpoint(info);
   const uint64_t peer = IdArgument(info, 1, "peer");
   NixlShare share;
   share.count = WholeArgument(info, 6, "readers", 1, kReadersMax);
   share.index = WholeArgument(info, 5, "reader", 0, share.count - 1);
   const uint64_t id = endpoint.Begin(peer, ProgramArgument(info, 2), share);
-  return Napi::Number::New(info.Env(), static_cast<double>(id));
-}
-
-Napi::Value NixlPoll(const Napi::CallbackInfo& info) {
-  const NixlTransfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
-  return Napi::Number::New(info.Env(), static_cast<int>(transfer.status()));
-}
-
-Napi::Value NixlBytes(const Napi::CallbackInfo& info) {
-  const NixlTransfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
-  return Napi::Number::New(info.Env(), static_cast<double>(transfer.bytes_done()));
-}
-
-Napi::Value NixlError(const Napi::CallbackInfo& info) {
-  const NixlTransfer& transfer = EndpointArgument(info).Find(IdArgument(info, 1, "transfer"));
-  const NixlTransferStatus status = transfer.status();
-  if (status == NixlTransferStatus::kActive || status == NixlTransferStatus::kDone) return info.Env().Null();
-  return Failure(info.Env(), transfer.error_code(), transfer.error_message());
-}
-
-Napi::Value NixlCancel(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Cancel(IdArgument(info, 1, "transfer"));
-  return info.Env().Undefined();
+  return IdValue(info.Env(), id);
 }
 
 Napi::Value NixlAttest(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).AttestPeerDead(IdArgument(info, 1, "transfer"));
+  Binding::Endpoint(info).AttestPeerDead(IdArgument(info, 1, "transfer"));
   return info.Env().Undefined();
-}
-
-Napi::Value NixlTake(const Napi::CallbackInfo& info) {
-  const std::vector<uint64_t> ids = EndpointArgument(info).TakeChanged();
-  Napi::Float64Array taken = Napi::Float64Array::New(info.Env(), ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) taken[i] = static_cast<double>(ids[i]);
-  return taken;
-}
-
-Napi::Value NixlForget(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).Forget(IdArgument(info, 1, "transfer"));
-  return info.Env().Undefined();
-}
-
-Napi::Value NixlClose(const Napi::CallbackInfo& info) {
-  EndpointArgument(info).BeginClose();
-  return info.Env().Undefined();
-}
-
-// Whether all threads of a closing transport have left; joins them then, which does not wait.
-Napi::Value NixlQuiet(const Napi::CallbackInfo& info) {
-  NixlEndpoint& endpoint = EndpointArgument(info);
-  const bool quiet = endpoint.quiet();
-  if (quiet) endpoint.Close();
-  return Napi::Boolean::New(info.Env(), quiet);
 }
 
 Napi::Value NixlCountersOf(const Napi::CallbackInfo& info) {
-  const NixlCounters counters = EndpointArgument(info).Counters();
+  const NixlCounters counters = Binding::Endpoint(info).Counters();
   Napi::Object value = Napi::Object::New(info.Env());
   const auto set = [&](const char* name, int64_t count) {
     value.Set(name, Napi::Number::New(info.Env(), static_cast<double>(count)));
@@ -238,25 +141,25 @@ Napi::Value NixlCountersOf(const Napi::CallbackInfo& info) {
 
 void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment) {
   Export<NixlOpen>(env, exports, "nixlOpen", environment);
-  Export<NixlRegister>(env, exports, "nixlRegister");
+  Export<Binding::Register<RegionHandle>>(env, exports, "nixlRegister");
   Export<NixlStart>(env, exports, "nixlStart");
-  Export<NixlReadiness>(env, exports, "nixlReadiness");
-  Export<NixlStartError>(env, exports, "nixlStartError");
+  Export<Binding::Readiness>(env, exports, "nixlReadiness");
+  Export<Binding::StartError>(env, exports, "nixlStartError");
   Export<NixlGranted>(env, exports, "nixlGrant");
   Export<NixlConnect>(env, exports, "nixlConnect");
-  Export<NixlPeerStatus>(env, exports, "nixlPeerStatus");
-  Export<NixlPeerError>(env, exports, "nixlPeerError");
-  Export<NixlDisconnect>(env, exports, "nixlDisconnect");
+  Export<Binding::PeerStatus>(env, exports, "nixlPeerStatus");
+  Export<Binding::PeerError>(env, exports, "nixlPeerError");
+  Export<Binding::Disconnect>(env, exports, "nixlDisconnect");
   Export<NixlBegin>(env, exports, "nixlBegin");
-  Export<NixlPoll>(env, exports, "nixlPoll");
-  Export<NixlBytes>(env, exports, "nixlBytes");
-  Export<NixlError>(env, exports, "nixlError");
-  Export<NixlCancel>(env, exports, "nixlCancel");
+  Export<Binding::Poll>(env, exports, "nixlPoll");
+  Export<Binding::Bytes>(env, exports, "nixlBytes");
+  Export<Binding::Error>(env, exports, "nixlError");
+  Export<Binding::Cancel>(env, exports, "nixlCancel");
   Export<NixlAttest>(env, exports, "nixlAttest");
-  Export<NixlTake>(env, exports, "nixlTake");
-  Export<NixlForget>(env, exports, "nixlForget");
-  Export<NixlClose>(env, exports, "nixlClose");
-  Export<NixlQuiet>(env, exports, "nixlQuiet");
+  Export<Binding::Take>(env, exports, "nixlTake");
+  Export<Binding::Forget>(env, exports, "nixlForget");
+  Export<Binding::Close>(env, exports, "nixlClose");
+  Export<Binding::Quiet>(env, exports, "nixlQuiet");
   Export<NixlCountersOf>(env, exports, "nixlCounters");
 }
 

@@ -147,7 +147,7 @@ void CudaIpcEndpoint::Cancel(uint64_t transfer) {
   executor_.Cancel(transfers_.at(transfer));
 }
 
-std::vector<uint64_t> CudaIpcEndpoint::TakeEnded() {
+std::vector<uint64_t> CudaIpcEndpoint::TakeChanged() {
   // A peer that is gone is not read again: its mappings close with the last transfer that uses them.
   for (auto& [id, peer] : peers_) {
     if (peer.link->status() == LinkStatus::kFailed) DropSource(peer);

@@ -50,7 +50,7 @@ class CudaIpcEndpoint {
   uint64_t Begin(uint64_t peer, CopyProgram program, ClaimedGenerations blocks, ClaimedGenerations slots);
   const GpuTransfer& Find(uint64_t transfer) const;
   void Cancel(uint64_t transfer);
-  std::vector<uint64_t> TakeEnded();
+  std::vector<uint64_t> TakeChanged();
   // Lets go of an ended transfer; of one in doubt never.
   void Forget(uint64_t transfer);
 

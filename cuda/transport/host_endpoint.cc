@@ -135,7 +135,7 @@ void HostEndpoint::Cancel(uint64_t transfer) {
   executor_.Cancel(transfers_.at(transfer));
 }
 
-std::vector<uint64_t> HostEndpoint::TakeEnded() { return ring_->Take(); }
+std::vector<uint64_t> HostEndpoint::TakeChanged() { return ring_->Take(); }
 
 void HostEndpoint::Forget(uint64_t transfer) {
   if (Find(transfer).status() == TransferStatus::kActive) {

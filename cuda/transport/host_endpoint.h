@@ -47,7 +47,7 @@ class HostEndpoint {
   const Transfer& Find(uint64_t transfer) const;
   void Cancel(uint64_t transfer);
   // Transfers that ended since the last call.
-  std::vector<uint64_t> TakeEnded();
+  std::vector<uint64_t> TakeChanged();
   // Lets go of an ended transfer.
   void Forget(uint64_t transfer);
   // Transfers that have not ended.

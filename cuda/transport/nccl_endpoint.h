@@ -53,7 +53,7 @@ class NcclEndpoint {
   // Posts one end of a transfer. `peer_bytes`: sizes of the peer's regions.
   uint64_t Begin(uint64_t comm, bool sends, CopyProgram program, std::vector<int64_t> peer_bytes);
   const NcclTransfer& Find(uint64_t transfer) const;
-  std::vector<uint64_t> TakeEnded() { return ring_->Take(); }
+  std::vector<uint64_t> TakeChanged() { return ring_->Take(); }
   void Forget(uint64_t transfer);
 
   void BeginClose();

@@ -2,7 +2,7 @@
  * Native GPUs: regions, fences, the CUDA IPC transport. Same names and order as the three `cuda/binding/cuda_*binding.cc`.
  * `driver` is the path of libcuda, null for the loader's own; `NATIVE_SYSTEM` and `TRANSPORT_UNAVAILABLE` say what failed.
  */
-import type { NativeAddress, NativeFailure, NativeLinkStatus } from './transfer-types.js';
+import type { BrokerCalls } from './broker-types.js';
 
 /** Native GPU region; an external that only the addon can open. */
 export type NativeCudaRegion = object & { readonly __cudaRegion?: never };
@@ -34,9 +34,6 @@ export interface NativeCudaDescription {
   }[];
 }
 
-/** 0: active, 1: done, 2: failed and quiet, 3: the device was lost, nothing is known of the memory. */
-export type NativeGpuStatus = 0 | 1 | 2 | 3;
-
 export interface CudaAddon {
   cudaDescribe(driver: string | null): NativeCudaDescription;
   /** Null when the addon carries kernels; else why not. */
@@ -58,50 +55,7 @@ export interface CudaAddon {
     transfersMax: number,
     kernels: Uint8Array | null,
   ): NativeCudaIpc;
-  cudaIpcRegister(ipc: NativeCudaIpc, region: NativeCudaRegion): number;
-  cudaIpcListen(
-    ipc: NativeCudaIpc,
-    abstract: boolean,
-    directory: string,
-    name: string,
-    token: Uint8Array,
-  ): NativeAddress;
-  /** Generation counts: 0 is none. */
-  cudaIpcConnect(
-    ipc: NativeCudaIpc,
-    abstract: boolean,
-    name: string,
-    token: Uint8Array,
-    regionBytes: BigUint64Array,
-    blockGenerations: number,
-    slotGenerations: number,
-    timeoutMs: number,
-  ): number;
-  cudaIpcPeerStatus(ipc: NativeCudaIpc, peer: number): NativeLinkStatus;
-  cudaIpcPeerError(ipc: NativeCudaIpc, peer: number): NativeFailure | null;
-  cudaIpcDisconnect(ipc: NativeCudaIpc, peer: number): void;
-  cudaIpcBegin(
-    ipc: NativeCudaIpc,
-    peer: number,
-    rectangles: Float64Array,
-    tables: Float64Array,
-    rows: Int32Array,
-    blocks: Int32Array,
-    blockGenerations: BigUint64Array,
-    slots: Int32Array,
-    slotGenerations: BigUint64Array,
-  ): number;
-  cudaIpcPoll(ipc: NativeCudaIpc, transfer: number): NativeGpuStatus;
-  cudaIpcBytes(ipc: NativeCudaIpc, transfer: number): number;
-  cudaIpcError(ipc: NativeCudaIpc, transfer: number): NativeFailure | null;
-  cudaIpcCancel(ipc: NativeCudaIpc, transfer: number): void;
-  /** Ids of transfers that ended since the last call. */
-  cudaIpcTake(ipc: NativeCudaIpc): Float64Array;
-  cudaIpcForget(ipc: NativeCudaIpc, transfer: number): void;
-  /** Cancels everything and lets the threads leave after the last launch. */
-  cudaIpcClose(ipc: NativeCudaIpc): void;
-  /** Whether a closing transport's threads have left. */
-  cudaIpcQuiet(ipc: NativeCudaIpc): boolean;
+  readonly cudaIpc: BrokerCalls;
 
   /** For tests: a stream as a host engine has one, which can be held up. */
   debugCudaStreamOpen(driver: string | null, device: number): NativeDebugStream;

@@ -2,6 +2,7 @@
  * Native transfer: regions, copy program, host transport. Same names and order as `cuda/binding/transfer.cc` and
  * `cuda/binding/host_binding.cc`. Positional and already valid values cross; `null` is absent; handles are opaque.
  */
+import type { BrokerCalls } from './broker-types.js';
 
 /** Native region; an external that only the addon can open. */
 export type NativeRegion = object & { readonly __region?: never };
@@ -26,8 +27,8 @@ export interface NativeCounters {
   readonly threads: number;
 }
 
-/** 0: active, 1: done, 2: failed and quiet. */
-export type NativeTransferStatus = 0 | 1 | 2;
+/** 0: active, 1: done, 2: failed and quiet, 3: failed, memory in doubt; host pulls never say the last. */
+export type NativeTransferStatus = 0 | 1 | 2 | 3;
 /** 0: connecting, 1: ready, 2: failed. */
 export type NativeLinkStatus = 0 | 1 | 2;
 
@@ -55,44 +56,7 @@ export interface TransferAddon {
     threads: number,
     transfersMax: number,
   ): NativeHost;
-  hostRegister(host: NativeHost, region: NativeRegion): number;
-  hostListen(host: NativeHost, abstract: boolean, directory: string, name: string, token: Uint8Array): NativeAddress;
-  /** Generation counts: 0 is none. */
-  hostConnect(
-    host: NativeHost,
-    abstract: boolean,
-    name: string,
-    token: Uint8Array,
-    regionBytes: BigUint64Array,
-    blockGenerations: number,
-    slotGenerations: number,
-    timeoutMs: number,
-  ): number;
-  hostPeerStatus(host: NativeHost, peer: number): NativeLinkStatus;
-  hostPeerError(host: NativeHost, peer: number): NativeFailure | null;
-  hostDisconnect(host: NativeHost, peer: number): void;
-  hostBegin(
-    host: NativeHost,
-    peer: number,
-    rectangles: Float64Array,
-    tables: Float64Array,
-    rows: Int32Array,
-    blocks: Int32Array,
-    blockGenerations: BigUint64Array,
-    slots: Int32Array,
-    slotGenerations: BigUint64Array,
-  ): number;
-  hostPoll(host: NativeHost, transfer: number): NativeTransferStatus;
-  hostBytes(host: NativeHost, transfer: number): number;
-  hostError(host: NativeHost, transfer: number): NativeFailure | null;
-  hostCancel(host: NativeHost, transfer: number): void;
-  /** Ids of transfers that ended since the last call. */
-  hostTake(host: NativeHost): Float64Array;
-  hostForget(host: NativeHost, transfer: number): void;
-  /** Cancels everything and lets the threads leave. */
-  hostClose(host: NativeHost): void;
-  /** Whether a closing transport's threads have left. */
-  hostQuiet(host: NativeHost): boolean;
+  readonly host: BrokerCalls;
   debugCounters(): NativeCounters;
   /** For benchmarks: a plain, blocking copy of (source offset, target offset, length) triples; nanoseconds. */
   debugCopyFragments(

@@ -13,9 +13,12 @@ import type { Region } from '../../lib/memory/region.js';
 import { addon } from '../../lib/native/addon.js';
 import { programBytes, type CopyProgram, type Loop } from '../../lib/transfer/copy-program.js';
 import { HostTransport } from '../../lib/transfer/transports/host.js';
-import type { HostPeer } from '../../lib/transfer/transports/host-peer.js';
+import type { BrokerLink } from '../../lib/transfer/transports/broker-link.js';
+import type { LinkPeer } from '../../lib/transfer/transports/shared-link.js';
 import type { BenchRow } from '../support/bench-row.js';
 import { eachFragment } from '../support/program-oracle.js';
+
+type HostPeer = LinkPeer<BrokerLink> & { readonly link: BrokerLink };
 
 const packageRoot = dirname(require.resolve('state-handoff/package.json'));
 export const poolBytes = 512 << 20;
@@ -79,6 +82,11 @@ function programOf({ sourceBlock, targetBlock, fragmentBytes, loops }: Layout): 
   };
 }
 
+/** The native transport, which the plain copies ask for a peer's memory. */
+function endpointOf(transport: HostTransport): object {
+  return (transport as unknown as { side: { setting: { endpoint: object } } }).side.setting.endpoint;
+}
+
 /** Two processes with a region of 512 MiB each, and both ways to copy between them. */
 export class Rig {
   private readonly region: Region;
@@ -134,13 +142,13 @@ export class Rig {
 
   /** Seconds of the plain copy. */
   plain(fragments: Float64Array, peer: HostPeer): number {
-    const { host } = this.transport as unknown as { host: object };
+    const host = endpointOf(this.transport);
     return addon().debugCopyFragments(host, peer.link.id, this.region.native as object, fragments, threads) / 1e9;
   }
 
   /** Seconds of the native loops for halves of a token, over the one rectangle of `program`. */
   halfHeads({ rectangles, tables }: CopyProgram, peer: HostPeer): number {
-    const { host } = this.transport as unknown as { host: object };
+    const host = endpointOf(this.transport);
     const [table, bytes] = [tables[0]!, rectangles[0]!.fragmentBytes];
     const region = this.region.native as object;
     return addon().debugCopyHalfHeads(host, peer.link.id, region, table.source, table.target, bytes, threads) / 1e9;

@@ -113,7 +113,7 @@ Tally Hammer(CopyRules rules, int pulls, const std::function<bool(const Tally&)>
 
     const uint64_t id = importer->Begin(peer, std::move(program), std::move(claimed), {});
     const TransferStatus status = Ended(*importer, id);
-    WaitFor("the completion", [&] { return importer->TakeEnded().size() == 1; });
+    WaitFor("the completion", [&] { return importer->TakeChanged().size() == 1; });
     if (status == TransferStatus::kDone) {
       ++tally.done;
       for (size_t i = 0; i < kPulled * kBlockWords; ++i) {

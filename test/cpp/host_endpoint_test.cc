@@ -54,7 +54,7 @@ TEST(EndpointPullsOverAbstractAndPathSockets) {
       const uint64_t transfer = pair.importer->Begin(peer, program, {}, {});
       CHECK(Ended(*pair.importer, transfer) == TransferStatus::kDone);
       CHECK(std::memcmp(expected.data(), pair.target->memory()->data(), kBytes) == 0);
-      const std::vector<uint64_t> ended = pair.importer->TakeEnded();
+      const std::vector<uint64_t> ended = pair.importer->TakeChanged();
       CHECK_EQUAL(ended.size(), size_t{1});
       CHECK_EQUAL(ended[0], transfer);
       pair.importer->Forget(transfer);
@@ -183,7 +183,8 @@ TEST(EndpointRefusesAFullRingAndAClosedTarget) {
   Ended(*importer, first);
   Ended(*importer, second);
   CHECK_EQUAL(CodeOf([&] { importer->Begin(peer, {}, {}, {}); }), "NATIVE_LIMIT");
-  WaitFor("both in the ring", [&, seen = size_t{0}]() mutable { return (seen += importer->TakeEnded().size()) == 2; });
+  WaitFor("both in the ring",
+          [&, seen = size_t{0}]() mutable { return (seen += importer->TakeChanged().size()) == 2; });
   CHECK(Ended(*importer, importer->Begin(peer, {}, {}, {})) == TransferStatus::kDone);
   CHECK(pair.target->TryClose());
   CHECK_EQUAL(CodeOf([&] { importer->Begin(peer, BlockProgram(random, 4, 1 << 20, 0), {}, {}); }), "CLOSED");

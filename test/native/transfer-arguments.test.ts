@@ -5,6 +5,7 @@
  * must throw, name the argument, and leave the environment as it was.
  */
 import { addon } from '../../lib/native/addon.js';
+import type { BrokerCalls } from '../../lib/native/broker-types.js';
 import type { NativeHost, NativeRegion, TransferAddon } from '../../lib/native/transfer-types.js';
 
 type Kind =
@@ -21,32 +22,41 @@ type Kind =
   | 'token'
   | 'callback';
 
-const signatures: { readonly [Name in keyof TransferAddon]: readonly Kind[] } = {
+type Name = Exclude<keyof TransferAddon, 'host'> | `host.${keyof BrokerCalls}`;
+
+const signatures: Readonly<Record<Name, readonly Kind[]>> = {
   regionAllocate: ['count', 'text'],
   regionBuffer: ['region'],
   regionClose: ['region'],
   programCheck: ['doubles', 'doubles', 'int32s', 'doubles', 'doubles', 'doubles'],
   wakeListen: ['callback'],
   hostOpen: ['generations', 'generations', 'count', 'count'],
-  hostRegister: ['host', 'region'],
-  hostListen: ['host', 'flag', 'text', 'text', 'token'],
-  hostConnect: ['host', 'flag', 'text', 'token', 'uint64s', 'count', 'count', 'count'],
-  hostPeerStatus: ['host', 'id'],
-  hostPeerError: ['host', 'id'],
-  hostDisconnect: ['host', 'id'],
-  hostBegin: ['host', 'id', 'doubles', 'doubles', 'int32s', 'int32s', 'uint64s', 'int32s', 'uint64s'],
-  hostPoll: ['host', 'id'],
-  hostBytes: ['host', 'id'],
-  hostError: ['host', 'id'],
-  hostCancel: ['host', 'id'],
-  hostTake: ['host'],
-  hostForget: ['host', 'id'],
-  hostClose: ['host'],
-  hostQuiet: ['host'],
+  'host.register': ['host', 'region'],
+  'host.listen': ['host', 'flag', 'text', 'text', 'token'],
+  'host.connect': ['host', 'flag', 'text', 'token', 'uint64s', 'count', 'count', 'count'],
+  'host.peerStatus': ['host', 'id'],
+  'host.peerError': ['host', 'id'],
+  'host.disconnect': ['host', 'id'],
+  'host.begin': ['host', 'id', 'doubles', 'doubles', 'int32s', 'int32s', 'uint64s', 'int32s', 'uint64s'],
+  'host.poll': ['host', 'id'],
+  'host.bytes': ['host', 'id'],
+  'host.error': ['host', 'id'],
+  'host.cancel': ['host', 'id'],
+  'host.take': ['host'],
+  'host.forget': ['host', 'id'],
+  'host.close': ['host'],
+  'host.quiet': ['host'],
   debugCounters: [],
   debugCopyFragments: ['host', 'id', 'region', 'doubles', 'count'],
   debugCopyHalfHeads: ['host', 'id', 'region', 'int32s', 'int32s', 'count', 'count'],
 };
+
+/** The function of this name; one that brokers share stands under its transport. */
+function callOf(name: string): (...values: unknown[]) => unknown {
+  const [first = '', second] = name.split('.');
+  const found = (addon() as unknown as Record<string, unknown>)[first];
+  return (second === undefined ? found : (found as Record<string, unknown>)[second]) as ReturnType<typeof callOf>;
+}
 
 const region: NativeRegion = addon().regionAllocate(4096, 'arguments');
 const host: NativeHost = addon().hostOpen(null, null, 1, 4);
@@ -104,8 +114,8 @@ const cases = Object.entries(signatures).flatMap(([name, kinds]) =>
   kinds.flatMap((kind, index) =>
     strangers
       // Zero generations are none, and a peer's port of call may be any text.
-      .filter(([, value, fine]) => !fine.includes(kind) && !(name === 'hostConnect' && value === 0))
-      .map(([what, value]) => ({ name: name as keyof TransferAddon, kinds, index, what, value })),
+      .filter(([, value, fine]) => !fine.includes(kind) && !(name === 'host.connect' && value === 0))
+      .map(([what, value]) => ({ name, kinds, index, what, value })),
   ),
 );
 
@@ -113,7 +123,7 @@ test.each(cases.map((each) => [`${each.name}: argument ${each.index} as ${each.w
   '%s',
   (_, { name, kinds, index, value }) => {
     const values = kinds.map((kind, at) => (at === index ? value : good[kind]));
-    const call = addon()[name] as (...values: unknown[]) => unknown;
+    const call = callOf(name);
     expect(() => call(...values)).toThrow(
       expect.objectContaining({ code: 'ARGUMENT_INVALID', message: expect.stringMatching(/: expected /) }),
     );
@@ -121,12 +131,15 @@ test.each(cases.map((each) => [`${each.name}: argument ${each.index} as ${each.w
 );
 
 test.each(Object.entries(signatures).filter(([, kinds]) => kinds.length > 0))('%s without arguments', (name) => {
-  const call = addon()[name as keyof TransferAddon] as () => unknown;
+  const call = callOf(name);
   expect(() => call()).toThrow(expect.objectContaining({ code: 'ARGUMENT_INVALID' }));
 });
 
 test('has a signature here for every function of the data plane', () => {
-  const ofDataPlane = Object.keys(addon()).filter((name) => /^(?:region|program|wake|host|debug(?!Cuda))/.test(name));
+  const ofDataPlane = Object.keys(addon())
+    .filter((name) => /^(?:region|program|wake|host|debug(?!Cuda))/.test(name))
+    .flatMap((name) => (name === 'host' ? Object.keys(addon().host).map((each) => `host.${each}`) : [name]));
+  expect(Object.keys(addon().cudaIpc)).toEqual(Object.keys(addon().host));
   expect(ofDataPlane.sort()).toEqual(Object.keys(signatures).sort());
 });
 
@@ -172,16 +185,16 @@ describe('flat programs', () => {
 });
 
 test('unknown transfers and peers are refused by id', () => {
-  for (const name of ['hostPoll', 'hostBytes', 'hostError', 'hostCancel', 'hostForget'] as const) {
-    expect(() => addon()[name](host, 12_345)).toThrow(
+  for (const name of ['poll', 'bytes', 'error', 'cancel', 'forget'] as const) {
+    expect(() => addon().host[name](host, 12_345)).toThrow(
       expect.objectContaining({
         code: 'ARGUMENT_INVALID',
         message: 'transfer: expected a transfer of this transport, got id 12345',
       }),
     );
   }
-  for (const name of ['hostPeerStatus', 'hostPeerError'] as const) {
-    expect(() => addon()[name](host, 12_345)).toThrow(
+  for (const name of ['peerStatus', 'peerError'] as const) {
+    expect(() => addon().host[name](host, 12_345)).toThrow(
       expect.objectContaining({
         code: 'ARGUMENT_INVALID',
         message: 'peer: expected a connected peer, got id 12345',

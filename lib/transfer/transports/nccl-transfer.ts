@@ -7,9 +7,8 @@ import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
 import type { EncodedProgram } from '../../native/encoded-program.js';
 import type { NativeNccl } from '../../native/nccl-types.js';
+import { transferStatuses } from '../../native/transfer-statuses.js';
 import type { TransferHandle, TransferStatus } from '../transport.js';
-
-const statuses = ['active', 'done', 'failed-quiet', 'failed-active'] as const;
 
 export class NcclTransfer implements TransferHandle {
   private last: TransferStatus = 'active';
@@ -52,7 +51,7 @@ export class NcclTransfer implements TransferHandle {
 
   poll(): TransferStatus {
     if (this.isOver || this.id === 0) return this.last;
-    this.last = statuses[native(() => addon().ncclPoll(this.nccl, this.id))];
+    this.last = transferStatuses[native(() => addon().ncclPoll(this.nccl, this.id))];
     this.bytes = native(() => addon().ncclBytes(this.nccl, this.id));
     if (this.last === 'failed-quiet' || this.last === 'failed-active') {
       this.failure ??= fromNative(native(() => addon().ncclError(this.nccl, this.id)));

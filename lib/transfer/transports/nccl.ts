@@ -17,10 +17,11 @@ import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
 import { encodePrograms } from '../../native/encoded-program.js';
 import type { NativeNccl } from '../../native/nccl-types.js';
-import { onNativeWake } from '../../native/wake.js';
+import { untilQuiet, untilReady } from '../../native/patience.js';
 import { programBytes } from '../copy-program.js';
 import { splitMessages } from '../program-descriptors.js';
 import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
+import { Closing } from './closing.js';
 import { ExpectedPushes } from './nccl-expected.js';
 import { decodeNcclGrant, type NcclGrant } from './nccl-grant.js';
 import { ncclCandidates } from './nccl-library.js';
@@ -28,6 +29,8 @@ import { NcclSourcePair, NcclTargetPair } from './nccl-pair.js';
 import { NcclPeer, NcclWatch, NcclWatched } from './nccl-peer.js';
 import { NcclTransfer } from './nccl-transfer.js';
 import { NcclLine, type NcclMessage } from './nccl-wire.js';
+import { boundedOption, transfersBounds } from './option-bounds.js';
+import { WakeListener } from './wake-listener.js';
 
 /** How an `NcclTransport` is made. */
 export interface NcclTransportOptions {
@@ -55,6 +58,7 @@ interface End {
   fail(code: HandoffErrorCode, message: string): void;
 }
 
+const chunkBounds = { fallback: 32 << 20, min: 4096, max: 2 ** 30 };
 const handshakeMs = 10_000;
 const connectionsMax = 1024;
 
@@ -80,37 +84,34 @@ export class NcclTransport implements Transport {
   /** Target: lines to sources. Source: lines from targets. */
   private readonly watches = new Set<End>();
   private readonly transfers = new Set<NcclTransfer>();
-  private readonly stopListening: () => void;
+  private readonly bell = new WakeListener(() => this.turn());
+  private readonly closing = new Closing('nccl', { targetSafe: false, sourceSafe: false });
   private server: Server | null = null;
-  private wakeListener: (() => void) | null = null;
   private wakePending = false;
   private opened: Promise<void> | null = null;
   private isOpen = false;
-  private closing: Promise<void> | null = null;
 
   /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
   constructor(private readonly options: NcclTransportOptions) {
     requireObject('options', options);
     if (typeof options.pushes !== 'boolean') throw argumentError('options.pushes', 'a boolean', options.pushes);
-    this.chunkBytes = bounded('chunkBytes', options.chunkBytes, 32 << 20, 4096, 2 ** 30);
+    this.chunkBytes = boundedOption('chunkBytes', options.chunkBytes, chunkBounds);
     this.packed = options.packed ?? true;
     if (typeof this.packed !== 'boolean') throw argumentError('options.packed', 'a boolean', options.packed);
-    const transfersMax = bounded('transfersMax', options.transfersMax, 65_536, 1, 1_048_576);
+    const transfersMax = boundedOption('transfersMax', options.transfersMax, transfersBounds);
     this.host = options.host ?? '127.0.0.1';
     const libraries = options.libraries ?? ncclCandidates();
     const kernels = process.env['STATE_HANDOFF_CUDA_KERNELS'];
     const image = kernels === undefined || kernels === '' ? null : Uint8Array.from(readFileSync(kernels));
     this.nccl = native(() => addon().ncclOpen(libraries.join('\n'), this.chunkBytes, transfersMax, this.packed, image));
-    this.stopListening = onNativeWake(() => this.wake());
   }
 
   get onWake(): (() => void) | null {
-    return this.wakeListener;
+    return this.bell.listener;
   }
 
   set onWake(listener: (() => void) | null) {
-    this.wakeListener = listener;
-    if (listener !== null) this.wakeSoon();
+    this.bell.listener = listener;
   }
 
   register(region: Region): number {
@@ -190,7 +191,7 @@ export class NcclTransport implements Transport {
   }
 
   takeChanged(): readonly TransferHandle[] {
-    if (this.closing === null) native(() => addon().ncclTake(this.nccl));
+    if (!this.closing.hasBegun) native(() => addon().ncclTake(this.nccl));
     this.turn();
     const changed: NcclTransfer[] = [];
     for (const transfer of this.transfers) {
@@ -204,31 +205,17 @@ export class NcclTransport implements Transport {
   }
 
   close(): Promise<void> {
-    if (this.closing !== null) return this.closing;
-    for (const transfer of this.transfers) {
-      if (transfer.poll() === 'active' && !transfer.cancelling) {
-        return Promise.reject(
-          new HandoffError(
-            'MEMORY_IN_DOUBT',
-            'the nccl transport does not close because transfers are under way; cancel them first',
-            { targetSafe: false, sourceSafe: false },
-          ),
-        );
-      }
-    }
-    this.closing = this.stop();
-    return this.closing;
+    return this.closing.close(this.transfers, () => this.stop());
   }
 
   private async start(): Promise<void> {
     native(() => addon().ncclStart(this.nccl));
-    let readiness = native(() => addon().ncclReadiness(this.nccl));
-    while (readiness === 0 && this.closing === null) {
-      await new Promise((resolve) => setTimeout(resolve, 5));
-      readiness = native(() => addon().ncclReadiness(this.nccl));
-    }
+    await untilReady(
+      () => addon().ncclReadiness(this.nccl),
+      () => addon().ncclStartError(this.nccl),
+      () => this.closing.hasBegun,
+    );
     this.requireNotClosed();
-    if (readiness === 2) throw fromNative(native(() => addon().ncclStartError(this.nccl)));
     this.server = await this.listen();
     this.isOpen = true;
   }
@@ -240,9 +227,9 @@ export class NcclTransport implements Transport {
     }
     this.expected.refuse(null, 'CLOSED', 'the nccl transport was closed');
     addon().ncclClose(this.nccl);
-    while (!addon().ncclQuiet(this.nccl)) await new Promise((resolve) => setTimeout(resolve, 1));
+    await untilQuiet(() => addon().ncclQuiet(this.nccl));
     for (const transfer of this.transfers) transfer.poll();
-    this.stopListening();
+    this.bell.end();
   }
 
   private listen(): Promise<Server> {
@@ -352,13 +339,8 @@ export class NcclTransport implements Transport {
   }
 
   private turn(): void {
-    if (this.closing !== null) return;
+    if (this.closing.hasBegun) return;
     for (const pair of [...this.sourcePairs, ...this.targetPairs]) pair.turn();
-  }
-
-  private wake(): void {
-    this.turn();
-    this.wakeListener?.();
   }
 
   private wakeSoon(): void {
@@ -366,7 +348,7 @@ export class NcclTransport implements Transport {
     this.wakePending = true;
     queueMicrotask(() => {
       this.wakePending = false;
-      this.wake();
+      this.bell.wake();
     });
   }
 
@@ -381,17 +363,11 @@ export class NcclTransport implements Transport {
   }
 
   private requireNotClosed(): void {
-    if (this.closing !== null) throw new HandoffError('CLOSED', 'the nccl transport is closed');
+    this.closing.requireOpen();
   }
 }
 
 function sameText(given: string, token: string): boolean {
   const [a, b] = [Buffer.from(given), Buffer.from(token)];
   return a.length === b.length && timingSafeEqual(a, b);
-}
-
-function bounded(name: string, value: number | undefined, fallback: number, min: number, max: number): number {
-  if (value === undefined) return fallback;
-  if (Number.isInteger(value) && value >= min && value <= max) return value;
-  throw argumentError(`options.${name}`, `an integer from ${min} to ${max}`, value);
 }

@@ -23,6 +23,11 @@ export interface NixlGrant {
   readonly staging: { readonly address: bigint; readonly slots: number; readonly slotBytes: number } | null;
 }
 
+/** The grant of a side that exports. */
+export interface NixlExport extends NixlGrant {
+  readonly metadata: Uint8Array;
+}
+
 const code = 'ARGUMENT_INVALID';
 const version = 1;
 const regionsMax = 4096;

@@ -6,9 +6,8 @@ import type { HandoffError } from '../../errors.js';
 import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
 import type { NativeNixl } from '../../native/nixl-types.js';
+import { transferStatuses } from '../../native/transfer-statuses.js';
 import type { TransferHandle, TransferStatus } from '../transport.js';
-
-const statuses = ['active', 'done', 'failed-quiet', 'failed-active'] as const;
 
 /** A native transfer: what one reader moves of a pull. */
 export interface NixlPart {
@@ -34,7 +33,7 @@ export class NixlTransfer implements TransferHandle {
 
   poll(): TransferStatus {
     if (this.isFinal) return this.last;
-    const each = this.parts.map(({ nixl, id }) => statuses[native(() => addon().nixlPoll(nixl, id))]);
+    const each = this.parts.map(({ nixl, id }) => transferStatuses[native(() => addon().nixlPoll(nixl, id))]);
     const failed = each.findIndex((status) => status === 'failed-quiet' || status === 'failed-active');
     const over = each.every((status) => status === 'done' || status === 'failed-quiet');
     if (failed >= 0) this.fail(this.parts[failed] as NixlPart);

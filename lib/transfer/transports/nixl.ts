@@ -14,14 +14,15 @@ import { addon } from '../../native/addon.js';
 import { fromNative, native } from '../../native/addon-errors.js';
 import { encodeForCall } from '../../native/encoded-program.js';
 import type { NativeNixl, NativeNixlCounters, NativeNixlGrant } from '../../native/nixl-types.js';
-import { onNativeWake } from '../../native/wake.js';
+import { untilQuiet, untilReady } from '../../native/patience.js';
 import { programBytes } from '../copy-program.js';
 import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
-import { SettledTransfer } from './host-transfer.js';
-import { decodeNixlGrant, encodeNixlGrant, type NixlGrant } from './nixl-grant.js';
+import { decodeNixlGrant, encodeNixlGrant, type NixlExport } from './nixl-grant.js';
 import { nixlCandidates } from './nixl-library.js';
-import { NixlLink, NixlPeer } from './nixl-peer.js';
+import { NixlLink } from './nixl-link.js';
 import { NixlTransfer, type NixlPart } from './nixl-transfer.js';
+import { boundedOption, transfersBounds, type OptionBounds } from './option-bounds.js';
+import { PullSide } from './pull-side.js';
 
 /** How a `NixlTransport` is made. Sizes in bytes. */
 export interface NixlTransportOptions {
@@ -57,12 +58,6 @@ export interface NixlTransportOptions {
   readonly transfersMax?: number;
 }
 
-interface Bound {
-  readonly fallback: number;
-  readonly min: number;
-  readonly max: number;
-}
-
 const bounds = {
   directBytesMin: { fallback: 16_384, min: 0, max: 2 ** 40 },
   packedBytesMin: { fallback: 131_072, min: 0, max: 2 ** 40 },
@@ -73,8 +68,8 @@ const bounds = {
   packPatienceMs: { fallback: 1_000, min: 1, max: 600_000 },
   deadlineMs: { fallback: 0, min: 0, max: 86_400_000 },
   stopAfterMs: { fallback: 0, min: 0, max: 86_400_000 },
-  transfersMax: { fallback: 65_536, min: 1, max: 1_048_576 },
-} as const satisfies Record<string, Bound>;
+  transfersMax: transfersBounds,
+} as const satisfies Record<string, OptionBounds>;
 
 /** Pulls from the memory of another process, wherever UCX reaches it. */
 export class NixlTransport implements Transport {
@@ -90,22 +85,16 @@ export class NixlTransport implements Transport {
   private readonly requestBytes: number;
   /** Which reader makes the next pull that only one makes. */
   private turn = 0;
-  private readonly links = new Map<string, NixlLink>();
   /** Not final, or not yet taken. */
   private readonly transfers = new Set<NixlTransfer>();
   /** By the native transfers of each reader. */
   private readonly parts: readonly Map<number, NixlTransfer>[];
   /** Reported as failed while their memory was in doubt. */
   private readonly doubtful = new Set<NixlTransfer>();
-  private readonly stopListening: () => void;
-  private wakeListener: (() => void) | null = null;
-  /** A wake-up came while nobody listened; there is no other before the rings are looked at. */
-  private wakeMissed = false;
-  private settled: TransferHandle[] = [];
+  private readonly side = new PullSide<NixlLink>('nixl');
   private granted: NativeNixlGrant | null = null;
   private regionCount = 0;
   private opened: Promise<void> | null = null;
-  private closing: Promise<void> | null = null;
 
   /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
   constructor(options: NixlTransportOptions = {}) {
@@ -137,16 +126,14 @@ export class NixlTransport implements Transport {
       ),
     );
     this.parts = this.readers.map(() => new Map());
-    this.stopListening = onNativeWake(() => this.wake());
   }
 
   get onWake(): (() => void) | null {
-    return this.wakeListener;
+    return this.side.wake.listener;
   }
 
   set onWake(listener: (() => void) | null) {
-    this.wakeListener = listener;
-    if (listener !== null && this.wakeMissed) queueMicrotask(() => this.wake());
+    this.side.wake.listener = listener;
   }
 
   register(region: Region): number {
@@ -215,41 +202,20 @@ export class NixlTransport implements Transport {
   connect(grant: JsonValue): Peer {
     this.requireOpen();
     this.requireGranted();
-    let decoded: NixlGrant;
-    try {
-      decoded = decodeNixlGrant(grant);
-    } catch (error) {
-      return new NixlPeer(this, NixlLink.failed(fromNative(error)), (failed) => this.release(failed));
-    }
-    const key = JSON.stringify(encodeNixlGrant(decoded));
-    let link = this.links.get(key);
-    if (link === undefined || link.status() === 'failed') {
-      link = NixlLink.open(this.readers, decoded);
-      this.links.set(key, link);
-    }
-    return new NixlPeer(this, link, (unused) => this.release(unused));
+    const read = (): NixlExport => {
+      const { metadata, ...others } = decodeNixlGrant(grant);
+      if (metadata !== null) return { metadata, ...others };
+      throw new HandoffError('PEER_REFUSED', 'the peer grants no memory over NIXL; it only reads');
+    };
+    return this.side.connect(read, encodeNixlGrant, (known) => NixlLink.open(this.readers, known));
   }
 
   begin(request: TransferRequest, peer: Peer): TransferHandle {
-    this.requireOpen();
-    if (!(peer instanceof NixlPeer) || peer.transport !== this) {
-      throw argumentError('peer', 'a peer that this transport connected', peer);
-    }
-    if (request.programs.length === 0) return this.settle(SettledTransfer.done());
-    const failure = peer.error;
-    if (failure !== null) return this.settle(SettledTransfer.failed(failure.code, failure.message, failure));
-    try {
-      return this.beginParts(request, peer.link);
-    } catch (error) {
-      const failed = fromNative(error);
-      if (failed.code !== 'NATIVE_LIMIT' && failed.code !== 'NATIVE_SYSTEM') throw failed;
-      return this.settle(SettledTransfer.failed(failed.code, failed.message, failed));
-    }
+    return this.side.begin(request, peer, (link) => this.beginParts(request, link));
   }
 
   takeChanged(): readonly TransferHandle[] {
-    const changed = this.settled;
-    this.settled = [];
+    const changed = this.side.settled.take();
     const told = new Set(this.doubtful);
     for (const [index, nixl] of this.readers.entries()) {
       for (const id of native(() => addon().nixlTake(nixl))) {
@@ -260,7 +226,7 @@ export class NixlTransport implements Transport {
     for (const transfer of told) {
       const status = transfer.poll();
       // What one reader found out ends the others' agents too.
-      if (transfer.error !== null) for (const link of this.links.values()) link.status();
+      if (transfer.error !== null) this.side.lookAtLinks();
       if (transfer.isFinal) this.forget(transfer);
       else if (status === 'active' || this.doubtful.has(transfer)) continue;
       else this.doubtful.add(transfer);
@@ -271,46 +237,28 @@ export class NixlTransport implements Transport {
 
   /** Ends every connection, which proves all transfers quiet; refuses while one is under way that nobody cancelled. */
   close(): Promise<void> {
-    if (this.closing !== null) return this.closing;
-    for (const transfer of this.transfers) {
-      if (transfer.poll() === 'active' && !transfer.cancelling) {
-        return Promise.reject(
-          new HandoffError(
-            'MEMORY_IN_DOUBT',
-            'the nixl transport does not close because transfers are under way; cancel them first',
-            { targetSafe: false },
-          ),
-        );
-      }
-    }
-    this.closing = this.stop();
-    return this.closing;
+    return this.side.closing.close(this.transfers, () => this.stop());
   }
 
-  /** Asks now and then: unlike a wake-up, a timer keeps a process alive that waits for nothing else. */
   private async start(): Promise<void> {
     this.readers.forEach((nixl, index) => native(() => addon().nixlStart(nixl, index === 0)));
     for (const nixl of this.readers) {
-      let readiness = native(() => addon().nixlReadiness(nixl));
-      while (readiness === 0 && this.closing === null) {
-        await new Promise((resolve) => setTimeout(resolve, 5));
-        readiness = native(() => addon().nixlReadiness(nixl));
-      }
+      await untilReady(
+        () => addon().nixlReadiness(nixl),
+        () => addon().nixlStartError(nixl),
+        () => this.side.closing.hasBegun,
+      );
       this.requireOpen();
-      if (readiness === 2) throw fromNative(native(() => addon().nixlStartError(nixl)));
     }
     this.granted = native(() => addon().nixlGrant(this.readers[0] as NativeNixl));
   }
 
   private async stop(): Promise<void> {
-    for (const link of this.links.values()) link.disconnect();
-    this.links.clear();
+    this.side.disconnectAll();
     for (const nixl of this.readers) addon().nixlClose(nixl);
-    for (const nixl of this.readers) {
-      while (!addon().nixlQuiet(nixl)) await new Promise((resolve) => setTimeout(resolve, 1));
-    }
+    for (const nixl of this.readers) await untilQuiet(() => addon().nixlQuiet(nixl));
     for (const transfer of this.transfers) transfer.poll();
-    this.stopListening();
+    this.side.wake.end();
   }
 
   /** All readers make a pull that is large enough for that, in turns; others are made by one. */
@@ -345,25 +293,6 @@ export class NixlTransport implements Transport {
     transfer.forget();
   }
 
-  /** Drops a link that nobody uses. */
-  private release(link: NixlLink): void {
-    if (this.closing === null) link.disconnect();
-    for (const [key, known] of this.links) {
-      if (known === link) this.links.delete(key);
-    }
-  }
-
-  private wake(): void {
-    this.wakeMissed = this.wakeListener === null;
-    this.wakeListener?.();
-  }
-
-  private settle(transfer: SettledTransfer): SettledTransfer {
-    this.settled.push(transfer);
-    if (this.settled.length === 1) queueMicrotask(() => this.wake());
-    return transfer;
-  }
-
   private requireGranted(): NativeNixlGrant {
     if (this.granted === null) {
       throw new HandoffError('NOT_SET_UP', 'the nixl transport is not open; call open() and wait for it');
@@ -372,12 +301,6 @@ export class NixlTransport implements Transport {
   }
 
   private requireOpen(): void {
-    if (this.closing !== null) throw new HandoffError('CLOSED', 'the nixl transport is closed');
+    this.side.closing.requireOpen();
   }
-}
-
-function boundedOption(name: string, value: number | undefined, { fallback, min, max }: Bound): number {
-  if (value === undefined) return fallback;
-  if (Number.isInteger(value) && value >= min && value <= max) return value;
-  throw argumentError(`options.${name}`, `an integer from ${min} to ${max}`, value);
 }

@@ -3,8 +3,9 @@ import { isHandoffError } from '../../errors.js';
 import type { TransportGrant } from '../transport.js';
 import type { TransportEntry, TransportSetting } from '../transport-registry.js';
 import { CudaIpcTransport } from './cuda-ipc.js';
-import { HostTransport, requireThisMachine } from './host.js';
+import { HostTransport } from './host.js';
 import { decodeHostGrant } from './host-grant.js';
+import { requireThisMachine } from './machine.js';
 import { NcclTransport } from './nccl.js';
 import { decodeNcclGrant } from './nccl-grant.js';
 import { NixlTransport } from './nixl.js';
@@ -17,7 +18,8 @@ export const hostTransportEntry: TransportEntry = {
       ...(blockGenerations === undefined ? {} : { blockGenerations }),
       ...(slotGenerations === undefined ? {} : { slotGenerations }),
     }),
-  whyNot: (_local: TransportGrant, peer: TransportGrant) => refusalOf(() => requireThisMachine(decodeHostGrant(peer))),
+  whyNot: (_local: TransportGrant, peer: TransportGrant) =>
+    refusalOf(() => requireThisMachine('host', decodeHostGrant(peer))),
 };
 
 const cudaIpcTransportEntry: TransportEntry = {
@@ -28,7 +30,8 @@ const cudaIpcTransportEntry: TransportEntry = {
       ...(blockGenerations === undefined ? {} : { blockGenerations }),
       ...(slotGenerations === undefined ? {} : { slotGenerations }),
     }),
-  whyNot: (_local: TransportGrant, peer: TransportGrant) => refusalOf(() => requireThisMachine(decodeHostGrant(peer))),
+  whyNot: (_local: TransportGrant, peer: TransportGrant) =>
+    refusalOf(() => requireThisMachine('cuda-ipc', decodeHostGrant(peer))),
 };
 
 const nixlTransportEntry: TransportEntry = {
