@@ -1,8 +1,11 @@
 /** What callers hand to `StateHandoff`, checked and copied before anything is done with it. */
 import type { Fence, Finished, RequestId, SamplingParams } from './engine-context.js';
-import { encodeWireValue } from './control/ranks/wire-value.js';
-import { argumentError } from './errors.js';
+import { decodeWireValue, encodeWireValue } from './control/ranks/wire-value.js';
+import type { ImportRequest } from './decode/arrival.js';
+import { argumentError, HandoffError } from './errors.js';
+import { unreadyFence } from './ticket-readiness.js';
 import type { HandoffRef } from './events.js';
+import { isRecord } from './json.js';
 import { defaultTicketLimits } from './limits.js';
 import type { PreparedHandoffs } from './prefill/prefill-side.js';
 
@@ -80,9 +83,37 @@ export function requireOwner(owner: string): void {
     throw argumentError('owner', 'a non-empty string of at most 512 characters', owner);
 }
 
-/** What the ranks' own log carries must survive the way to the other ranks. @throws `ARGUMENT_INVALID` naming what does not */
-export function checkTravels(value: unknown, path: string): void {
-  encodeWireValue(value, path);
+/**
+ * What the ranks' own log carries, as it will arrive at the other ranks: a copy, since the frame leaves later and the
+ * caller may change its own meanwhile.
+ *
+ * @throws `ARGUMENT_INVALID` naming what does not survive the way
+ */
+export function travelling<Value>(value: Value, path: string): Value {
+  return decodeWireValue(encodeWireValue(value, path)) as Value;
+}
+
+/** A ticket of this process goes to no other rank before its fence completed: none of them could wait for it. @throws `HANDOFF_NOT_READY` */
+export function requireReady(kvMeta: unknown): void {
+  if (!isRecord(kvMeta) || unreadyFence(kvMeta) === null) return;
+  throw new HandoffError(
+    'HANDOFF_NOT_READY',
+    'the ticket may not go to other ranks because its state is not in place yet; hand it over after `ticketReady`',
+  );
+}
+
+/**
+ * A request as the frame will carry it to the other ranks.
+ *
+ * @throws `ARGUMENT_INVALID` naming what does not survive the way
+ */
+export function withTravelling(request: ImportRequest): ImportRequest {
+  return {
+    ...request,
+    samplingParams: travelling(request.samplingParams, 'samplingParams'),
+    kvMeta: travelling(request.kvMeta, 'kvMeta'),
+    sourceBlockIds: travelling(request.sourceBlockIds, 'sourceBlockIds'),
+  };
 }
 
 /** An instance's or incarnation's name, as a ticket may have it. @throws `ARGUMENT_INVALID` */

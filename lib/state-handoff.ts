@@ -32,7 +32,9 @@ import {
   checkSalt,
   checkSamplingParams,
   checkSignal,
-  checkTravels,
+  travelling,
+  withTravelling,
+  requireReady,
   refOf,
   requireOwner,
 } from './request-input.js';
@@ -227,16 +229,16 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
       }
       prefill.requireWhole();
       prefill.role.checkPush(pin, cachedPrefixBlocks);
-      if (log.carrier === 'group') checkTravels(decodeMetas, 'decodeMetas');
+      const targets = log.carrier === 'group' ? travelling(decodeMetas, 'decodeMetas') : decodeMetas;
       if (decode !== null) {
         checkName(decode.instance, 'decode.instance');
         checkName(decode.incarnation, 'decode.incarnation');
       }
-      parseInstanceMeta(decodeMetas, decode === null ? 'decode' : `${decode.instance}/${decode.incarnation}`);
+      parseInstanceMeta(targets, decode === null ? 'decode' : `${decode.instance}/${decode.incarnation}`);
       log.submit({
         kind: 'push',
         handoffId: pin.handoffId,
-        targets: decodeMetas,
+        targets,
         cachedPrefixBlocks,
         targetInstance: decode?.instance ?? null,
         targetIncarnation: decode?.incarnation ?? null,
@@ -351,7 +353,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    * engine prefilled. Settles exactly once: with what the engine finished, or with the error that `requestError` or
    * `requestAborted` also tells.
    *
-   * @throws synchronously only for programming errors: `NOT_SET_UP`, `WRONG_ROLE`, `CLOSED`, `NOT_RANK_ZERO`
+   * @throws synchronously only for programming errors: `NOT_SET_UP`, `WRONG_ROLE`, `CLOSED`, `NOT_RANK_ZERO`; with the
+   *   `group` carrier `HANDOFF_NOT_READY` for a ticket of this very process before its `ticketReady`
    */
   addRequestWithKvHandoff(
     requestId: RequestId,
@@ -362,7 +365,10 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     options: AddOptions | null = {},
   ): Promise<Finished> {
     const { decode, log, metrics } = this.requireRole('decode');
-    if (log.carrier === 'group') log.requireRankZero('addRequestWithKvHandoff');
+    if (log.carrier === 'group') {
+      log.requireRankZero('addRequestWithKvHandoff');
+      requireReady(kvMeta);
+    }
     const { signal: givenSignal, cacheSalt, blockHashes } = options ?? {};
     if ((givenSignal ?? null) !== null) log.requireRankZero('a signal');
     return this.notices.call(() => {
@@ -371,17 +377,14 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
           throw new HandoffError('CLOSED', 'this engine is draining and takes no more handoffs', { phase: 'decode' });
         const signal = checkSignal(givenSignal);
         if (signal?.aborted === true) throw new HandoffError('ABORTED', 'the request was aborted before it arrived');
-        const request = {
+        const given = {
           requestId: checkLabel(requestId),
           prompt: checkPrompt(prompt),
           samplingParams: checkSamplingParams(samplingParams),
           kvMeta,
           sourceBlockIds,
         };
-        if (log.carrier === 'group') {
-          checkTravels(samplingParams, 'samplingParams');
-          checkTravels(kvMeta, 'kvMeta');
-        }
+        const request = log.carrier === 'group' ? withTravelling(given) : given;
         const salt = checkSalt(cacheSalt);
         const settled = signal === null ? undefined : this.abortOn(signal, requestId);
         try {
@@ -533,8 +536,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     const { log } = this.requireRunning();
     log.requireRankZero('carry');
     if (!isRecord(message)) throw argumentError('message', 'a map of plain data', message);
-    if (log.carrier !== 'local') checkTravels(message, 'message');
-    this.notices.call(() => log.decide({ kind: 'carried', message }));
+    const carried = log.carrier === 'local' ? message : travelling(message, 'message');
+    this.notices.call(() => log.decide({ kind: 'carried', message: carried }));
   }
 
   /** What brings the log to the ranks: `local` for one rank. @throws `NOT_SET_UP` */

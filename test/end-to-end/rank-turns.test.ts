@@ -1,5 +1,6 @@
 /** What the leader of an instance is told reaches all its ranks in the same turn, whichever carrier brings the log. */
-import type { Finished, HandoffError } from '../../lib/index.js';
+import { decodeTicket, type Finished, type HandoffError } from '../../lib/index.js';
+import { markUnready } from '../../lib/ticket-readiness.js';
 import { greedy, promptOf } from '../support/engine-fixture.js';
 import { layoutModel } from '../support/layout-cases.js';
 import { LayoutWorld } from '../support/layout-instance.js';
@@ -69,4 +70,46 @@ describe.each(['group', 'host'] as const)('with the %s carrier', (carrier) => {
     expect(world.turn().map(({ tokens }) => tokens)).toEqual([0, 0, 0, 0]);
     expect(free(world)).toEqual([39, 39, 39, 39]);
   });
+});
+
+test('what the caller does to a request after the leader took it reaches no rank', async () => {
+  const [source, target] = [await openWorld('prefill', 'group'), await openWorld('decode', 'group')];
+  const prompt = promptOf(9);
+  const samplingParams = { ...greedy, num_tokens_to_generate: 2 };
+  const { kvMeta, blockIds } = decodeTicket((await source.prefill('mine', prompt, samplingParams)).ticket);
+  const { handoff } = target.leader();
+  const ids = [...blockIds];
+  const settled = handoff.addRequestWithKvHandoff('mine', prompt, samplingParams, kvMeta, ids);
+  for (const key of Object.keys(kvMeta)) (kvMeta as Record<string, unknown>)[key] = () => 'no plain value';
+  ids.fill(-1);
+  samplingParams.num_tokens_to_generate = 1_000_000;
+  let ended: Finished | HandoffError | null = null;
+  void settled.then(
+    (finished) => (ended = finished),
+    (error: HandoffError) => (ended = error),
+  );
+  await target.until(() => ended !== null);
+  expect(ended).toMatchObject({ requestId: 'mine' });
+  expect(target.ranks.flatMap(({ warnings }) => warnings)).toEqual([]);
+});
+
+test('a ticket whose state is not in place yet is refused: the other ranks could not wait for its fence', async () => {
+  const [source, target] = [await openWorld('prefill', 'group'), await openWorld('decode', 'group')];
+  const prompt = promptOf(9);
+  const { kvMeta, blockIds } = decodeTicket((await source.prefill('late', prompt, greedy)).ticket);
+  let isThere = false;
+  markUnready(kvMeta, { isComplete: () => isThere });
+  const { handoff } = target.leader();
+  const released: unknown[] = [];
+  handoff.on('kvReadDone', (notice) => released.push(notice));
+  expect(() => handoff.addRequestWithKvHandoff('late', prompt, greedy, kvMeta, blockIds)).toThrow(
+    expect.objectContaining({ code: 'HANDOFF_NOT_READY' }) as Error,
+  );
+  expect([free(target), released]).toEqual([[39, 39, 39, 39], []]);
+  isThere = true;
+  const settled = handoff.addRequestWithKvHandoff('late', prompt, greedy, kvMeta, blockIds);
+  let finished: Finished | null = null;
+  void settled.then((value) => (finished = value));
+  await target.until(() => finished !== null);
+  expect(finished).toMatchObject({ requestId: 'late' });
 });
