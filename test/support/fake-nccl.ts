@@ -32,9 +32,9 @@ export function useFakeNccl(): Record<string, string> {
   return environment;
 }
 
-/** Whether this process's receives wait until they are aborted. */
-export function stallNccl(stalls: boolean): void {
-  const file = fileOf('stall', process.pid);
+/** Whether the receives of a process, this one by default, wait until they are aborted. */
+export function stallNccl(stalls: boolean, processId: number = process.pid): void {
+  const file = fileOf('stall', processId);
   if (stalls) writeFileSync(file, '');
   else rmSync(file, { force: true });
 }
