@@ -52,6 +52,7 @@
         'cuda/core/walk_shape.cc',
         'cuda/transport/cuda_ipc_endpoint.cc',
         'cuda/transport/cuda_ipc_source.cc',
+        'cuda/transport/gpu_chunk_copy.cc',
         'cuda/transport/gpu_executor.cc',
         'cuda/transport/gpu_transfer.cc',
         'cuda/transport/host_broker.cc',

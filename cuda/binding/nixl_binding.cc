@@ -1,6 +1,8 @@
 // The NIXL transport, as JavaScript sees it. Names and order as in lib/native/nixl-types.ts.
 #include "../transport/nixl_endpoint.h"
+#include "cuda_objects.h"
 #include "endpoint_binding.h"
+#include "memory_objects.h"
 
 namespace state_handoff {
 
@@ -12,8 +14,9 @@ constexpr int64_t kReadersMax = 64;
 constexpr uint64_t kSlotBytesMax = uint64_t{1} << 30;
 // Values of one range in a flat array: address, bytes, memory, device.
 constexpr size_t kRangeValues = 4;
-constexpr size_t kStagingValues = 3;
-constexpr size_t kTuningValues = 6;
+// Address of the headers, slots, bytes of one; address, memory and device of the slots.
+constexpr size_t kStagingValues = 6;
+constexpr size_t kTuningValues = 8;
 
 struct NixlHandle {
   static constexpr napi_type_tag kTag{0x6b0f3c8e11d24a7d, 0x93c5ae70d8f14b26};
@@ -41,7 +44,8 @@ NixlTuning TuningArgument(const Napi::CallbackInfo& info, size_t index) {
     whole[i] = static_cast<int64_t>(value);
   }
   if (whole[2] < 1) ThrowArgument("tuning[2]", "a read of at least 1 byte");
-  return NixlTuning{whole[0], whole[1], whole[2], whole[3], whole[4], whole[5]};
+  if (whole[7] < 1) ThrowArgument("tuning[7]", "a read of at least 1 byte");
+  return NixlTuning{whole[0], whole[1], whole[2], whole[3], whole[4], whole[5], whole[6], whole[7]};
 }
 
 Napi::Value NixlOpen(const Napi::CallbackInfo& info) {
@@ -51,8 +55,10 @@ Napi::Value NixlOpen(const Napi::CallbackInfo& info) {
   options.exports = FlagArgument(info, 2, "exports");
   options.slots = static_cast<uint64_t>(WholeArgument(info, 3, "slots", 0, kSlotsMax));
   options.slot_bytes = static_cast<uint64_t>(WholeArgument(info, 4, "slotBytes", 1, kSlotBytesMax));
-  options.tuning = TuningArgument(info, 5);
-  options.transfers_max = static_cast<size_t>(WholeArgument(info, 6, "transfersMax", 1, 1 << 20));
+  options.gpu_slot_bytes = static_cast<uint64_t>(WholeArgument(info, 5, "gpuSlotBytes", 1, kSlotBytesMax));
+  options.tuning = TuningArgument(info, 6);
+  options.transfers_max = static_cast<size_t>(WholeArgument(info, 7, "transfersMax", 1, 1 << 20));
+  options.kernels = KernelsArgument(info, 8);
   return Binding::Open(info, std::move(options));
 }
 
@@ -63,7 +69,7 @@ Napi::Value NixlStart(const Napi::CallbackInfo& info) {
 
 Napi::Value NixlGranted(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  const NixlEndpoint& endpoint = Binding::Endpoint(info);
+  NixlEndpoint& endpoint = Binding::Endpoint(info);
   const NixlGrant grant = endpoint.Grant();
   std::vector<uint64_t> ranges;
   for (const NixlRange& range : grant.regions) {
@@ -74,7 +80,9 @@ Napi::Value NixlGranted(const Napi::CallbackInfo& info) {
   std::copy(grant.metadata.begin(), grant.metadata.end(), metadata.Data());
   granted.Set("metadata", metadata);
   granted.Set("ranges", Numbers(env, ranges));
-  granted.Set("staging", Numbers(env, {grant.staging.address, grant.staging.slots, grant.staging.slot_bytes}));
+  const NixlStaging& staging = grant.staging;
+  granted.Set("staging", Numbers(env, {staging.address, staging.slots, staging.slot_bytes, staging.data.address,
+                                       static_cast<uint64_t>(staging.data.memory), staging.data.device}));
   granted.Set("library", Napi::String::New(env, endpoint.library_path()));
   return granted;
 }
@@ -86,7 +94,7 @@ Napi::Value NixlConnect(const Napi::CallbackInfo& info) {
   const Elements<uint64_t> staging = Uint64sArgument(info, 3, "staging");
   if (metadata.count == 0 || metadata.count > kMetadataBytesMax) ThrowArgument("metadata", "up to 1 MiB");
   if (ranges.count == 0 || ranges.count % kRangeValues != 0) ThrowArgument("ranges", "four values a region");
-  if (staging.count != kStagingValues) ThrowArgument("staging", "three values");
+  if (staging.count != kStagingValues) ThrowArgument("staging", "six values");
   NixlGrant grant;
   grant.metadata.assign(metadata.data, metadata.data + metadata.count);
   for (size_t i = 0; i < ranges.count; i += kRangeValues) {
@@ -98,11 +106,17 @@ Napi::Value NixlConnect(const Napi::CallbackInfo& info) {
     }
     grant.regions.push_back(range);
   }
-  grant.staging = NixlStaging{staging.data[0], staging.data[1], staging.data[2]};
-  if (grant.staging.slots > kSlotsMax ||
-      (grant.staging.slots > 0 && (grant.staging.slot_bytes == 0 || grant.staging.slot_bytes > kSlotBytesMax)) ||
-      grant.staging.address > UINT64_MAX - grant.staging.bytes()) {
+  const uint64_t slots = staging.data[1];
+  const uint64_t slot_bytes = staging.data[2];
+  if (slots > kSlotsMax || (slots > 0 && (slot_bytes == 0 || slot_bytes > kSlotBytesMax)) || staging.data[4] > 1) {
     ThrowArgument("staging", "at most 1024 slots of at most 1 GiB");
+  }
+  const uint64_t data_bytes = slots * slot_bytes;
+  grant.staging = NixlStaging{
+      staging.data[0], slots, slot_bytes,
+      NixlRange{staging.data[3], data_bytes, staging.data[4] == 0 ? kNixlDram : kNixlVram, staging.data[5]}};
+  if (staging.data[0] > UINT64_MAX - grant.staging.headers_bytes() || staging.data[3] > UINT64_MAX - data_bytes) {
+    ThrowArgument("staging", "addresses whose memory ends below 2^64");
   }
   return IdValue(info.Env(), endpoint.Connect(std::move(grant)));
 }
@@ -142,6 +156,7 @@ Napi::Value NixlCountersOf(const Napi::CallbackInfo& info) {
 void InitNixl(Napi::Env env, Napi::Object exports, TransportEnvironment* environment) {
   Export<NixlOpen>(env, exports, "nixlOpen", environment);
   Export<Binding::Register<RegionHandle>>(env, exports, "nixlRegister");
+  Export<Binding::Register<CudaRegionHandle>>(env, exports, "nixlRegisterCuda");
   Export<NixlStart>(env, exports, "nixlStart");
   Export<Binding::Readiness>(env, exports, "nixlReadiness");
   Export<Binding::StartError>(env, exports, "nixlStartError");

@@ -18,6 +18,9 @@ constexpr uint64_t kProgressDelayUs = 100'000;
 // How many pieces of at most 512 KiB UCX copies from a process of this machine before it looks at its sockets again; by
 // itself it looks after each, which costs a system call for every slice.
 constexpr const char* kEngineConfig = "CMA_TX_QUOTA=64";
+// And with GPU memory: to read through CUDA IPC also where no NVLink is, as between processes that share a GPU. By
+// itself UCX then sends every byte through host memory and sockets.
+constexpr const char* kGpuEngineConfig = "CMA_TX_QUOTA=64,CUDA_IPC_ENABLE_GET_ZCOPY=on";
 
 std::string KindText(const NixlRange& range) {
   return range.memory == kNixlVram ? "of GPU " + std::to_string(range.device) : "of host memory";
@@ -41,14 +44,15 @@ NixlStatus NixlRead::Post() {
 
 NixlStatus NixlRead::Poll() { return static_cast<NixlStatus>(agent_.api().get_xfer_status(agent_.object(), request_)); }
 
-NixlAgent::NixlAgent(std::shared_ptr<const NixlApi> api, const std::string& name, bool progress)
+NixlAgent::NixlAgent(std::shared_ptr<const NixlApi> api, const std::string& name, bool progress, bool gpu)
     : api_(std::move(api)) {
   const NixlAgentConfig config{progress, false, 0, kNixlSyncStrict, 1, kProgressDelayUs, kProgressDelayUs, false};
   live_agents.fetch_add(1, std::memory_order_relaxed);
   int status = api_->create_configured_agent(name.c_str(), &config, &agent_);
   NixlParams* params = nullptr;
   if (status == kNixlSuccess) status = api_->create_params(&params);
-  if (status == kNixlSuccess) status = api_->params_add(params, "engine_config", kEngineConfig);
+  const char* engine_config = gpu ? kGpuEngineConfig : kEngineConfig;
+  if (status == kNixlSuccess) status = api_->params_add(params, "engine_config", engine_config);
   if (status == kNixlSuccess) status = api_->create_backend(agent_, "UCX", params, &backend_);
   if (params != nullptr) api_->destroy_params(params);
   if (status == kNixlSuccess) status = api_->create_opt_args(&options_);
@@ -87,7 +91,7 @@ void NixlAgent::Register(const NixlRange& range) {
     api_->destroy_reg_dlist(list);
   }
   if (status == kNixlSuccess) return;
-  throw NativeError(ErrorCode::kNATIVE_SYSTEM,
+  throw NativeError(range.memory == kNixlVram ? ErrorCode::kTRANSPORT_UNAVAILABLE : ErrorCode::kNATIVE_SYSTEM,
                     "NIXL registers no region of " + std::to_string(range.bytes) + " bytes " + KindText(range) + ": " +
                         NixlStatusText(status) +
                         (range.memory == kNixlVram ? "; its UCX may lack CUDA, see UCX_TLS" : "; see ulimit -l"));

@@ -20,6 +20,12 @@ struct NixlRange {
   uint64_t bytes;
   NixlMemory memory = kNixlDram;
   uint64_t device = 0;
+
+  // Whether one kernel, or one CPU, can reach both.
+  bool IsWith(const NixlRange& other) const { return memory == other.memory && device == other.device; }
+  NixlRange Part(uint64_t offset, uint64_t part_bytes) const {
+    return NixlRange{address + offset, part_bytes, memory, device};
+  }
 };
 
 struct NixlMessage {
@@ -63,9 +69,9 @@ class NixlRead {
 
 class NixlAgent {
  public:
-  // Blocks for about half a second. `progress` gives it a thread of its own, which the passive side of a read needs.
-  // Throws TRANSPORT_UNAVAILABLE.
-  NixlAgent(std::shared_ptr<const NixlApi> api, const std::string& name, bool progress);
+  // Blocks for about half a second; twice that for one that moves GPU memory, with a context current. `progress` gives
+  // it a thread of its own, which the passive side of a read needs. Throws TRANSPORT_UNAVAILABLE.
+  NixlAgent(std::shared_ptr<const NixlApi> api, const std::string& name, bool progress, bool gpu);
   // Blocks for some ten milliseconds.
   ~NixlAgent();
   NixlAgent(const NixlAgent&) = delete;
@@ -74,7 +80,7 @@ class NixlAgent {
   const NixlApi& api() const { return *api_; }
   NixlAgentObject* object() const { return agent_; }
 
-  // For the agent's whole life. Throws NATIVE_SYSTEM naming size and kind.
+  // For the agent's whole life. Throws naming size and kind: NATIVE_SYSTEM, TRANSPORT_UNAVAILABLE for GPU memory.
   void Register(const NixlRange& range);
   // What a peer needs in order to read what is registered.
   std::string Metadata() const;

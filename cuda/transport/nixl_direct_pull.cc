@@ -99,7 +99,7 @@ NixlPending NixlDirectPull::Next(NixlLink& link) {
   planned_ = true;
   const std::shared_ptr<const NixlPlanes> planes = planes_;
   const NixlRange& source = link.grant().regions[static_cast<size_t>(rectangle.source_region)];
-  const CopyTarget& target = link.targets()[static_cast<size_t>(rectangle.target_region)];
+  const NixlRange& target = link.targets()[static_cast<size_t>(rectangle.target_region)];
   std::vector<int> local;
   std::vector<int> remote;
   std::vector<NixlRange> local_ranges;
@@ -120,9 +120,8 @@ NixlPending NixlDirectPull::Next(NixlLink& link) {
     const int64_t to = place.target + (rows == nullptr ? 0 : rows->TargetOffset(row)) + part_ * request_bytes_;
     const int64_t from = place.source + (rows == nullptr ? 0 : rows->SourceOffset(row)) + part_ * request_bytes_;
     const auto length = static_cast<uint64_t>(part_bytes);
-    Append(local_ranges, remote_ranges,
-           NixlRange{reinterpret_cast<uint64_t>(target.data) + static_cast<uint64_t>(to), length},
-           NixlRange{source.address + static_cast<uint64_t>(from), length, source.memory, source.device});
+    Append(local_ranges, remote_ranges, target.Part(static_cast<uint64_t>(to), length),
+           source.Part(static_cast<uint64_t>(from), length));
   });
   Skip();
   return planes != nullptr ? link.Read(planes, local, remote, bytes) : link.Read(local_ranges, remote_ranges, bytes);

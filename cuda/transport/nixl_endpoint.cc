@@ -17,6 +17,23 @@ constexpr microseconds kSleepMax{2'000};
 constexpr microseconds kServeMin{100};
 constexpr microseconds kServeMax{5'000};
 
+// Makes a GPU's primary context current on this thread, where there is one; UCX leaves out what needs it otherwise.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const CudaDevice* device) : device_(device) {
+    if (device_ != nullptr && device_->driver().ContextPush(device_->context()) != kCudaSuccess) device_ = nullptr;
+  }
+  ~DeviceScope() {
+    CudaContext popped;
+    if (device_ != nullptr) device_->driver().ContextPop(&popped);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  const CudaDevice* device_;
+};
+
 }  // namespace
 
 NixlEndpoint::NixlEndpoint(Options options, std::function<void()> wake)
@@ -28,14 +45,18 @@ void NixlEndpoint::CheckOpen() const {
   if (closed_) throw NativeError(ErrorCode::kCLOSED, "the NIXL transport is closed");
 }
 
-size_t NixlEndpoint::AddRegion(std::shared_ptr<HostRegion> region) {
+size_t NixlEndpoint::AddRegion(NixlRegion region) {
   CheckOpen();
   if (started_) throw NativeError(ErrorCode::kARGUMENT_INVALID, "region: expected all regions before the start");
-  std::shared_ptr<SealedMemory> memory = region->memory();
-  if (memory == nullptr) throw NativeError(ErrorCode::kCLOSED, "region: expected an open region, got a closed one");
+  if (device_ == nullptr && region.gpu() != nullptr) device_ = region.gpu()->device();
   regions_.push_back(std::move(region));
-  memories_.push_back(std::move(memory));
   return regions_.size() - 1;
+}
+
+std::vector<NixlRange> NixlEndpoint::Ranges() const {
+  std::vector<NixlRange> ranges;
+  for (const NixlRegion& region : regions_) ranges.push_back(region.range());
+  return ranges;
 }
 
 void NixlEndpoint::Start(bool probe) {
@@ -44,16 +65,8 @@ void NixlEndpoint::Start(bool probe) {
   started_ = true;
   setup_.Post([this, probe] {
     try {
-      api_ = NixlApi::Load(options_.candidates);
-      library_path_ = api_->path;
-      if (options_.exports) {
-        std::vector<CopySource> sources;
-        for (const auto& memory : memories_) sources.push_back(CopySource{memory->data(), memory->bytes()});
-        exporter_ = std::make_unique<NixlExporter>(api_, options_.name, std::move(sources), options_.slots,
-                                                   options_.slot_bytes);
-      } else if (probe) {
-        const NixlAgent agent(api_, options_.name + "-probe", false);
-      }
+      const DeviceScope current(device_.get());
+      Prepare(probe);
       readiness_.store(Readiness::kReady, std::memory_order_release);
     } catch (const NativeError& error) {
       error_code_ = error.code();
@@ -70,18 +83,41 @@ void NixlEndpoint::Start(bool probe) {
   thread_.Start(1, "handoff-nixl", [this] { Run(); });
 }
 
-NixlGrant NixlEndpoint::Grant() const {
+void NixlEndpoint::Prepare(bool probe) {
+  api_ = NixlApi::Load(options_.candidates);
+  library_path_ = api_->path;
+  if (device_ != nullptr) {
+    try {
+      copies_ = std::make_unique<GpuChunkCopies>(device_, options_.kernels);
+    } catch (const NativeError& error) {
+      if (error.code() != ErrorCode::kTRANSPORT_UNAVAILABLE) throw;
+      // No kernels: slices of GPU memory are read as they lie.
+    }
+  }
+  if (options_.exports) {
+    const bool packs = device_ == nullptr || copies_ != nullptr;
+    exporter_ = std::make_unique<NixlExporter>(api_, options_.name, Ranges(), packs ? options_.slots : 0,
+                                               device_ == nullptr ? options_.slot_bytes : options_.gpu_slot_bytes,
+                                               copies_.get());
+  } else if (probe) {
+    NixlAgent agent(api_, options_.name + "-probe", false, device_ != nullptr);
+    for (const NixlRange& range : Ranges()) {
+      if (range.memory == kNixlVram) agent.Register(range);
+    }
+  }
+}
+
+NixlGrant NixlEndpoint::Grant() {
   CheckOpen();
   if (readiness() != Readiness::kReady) {
     throw NativeError(ErrorCode::kARGUMENT_INVALID, "grant: expected a transport that is ready");
   }
   NixlGrant grant;
   if (exporter_ == nullptr) return grant;
+  granted_ = true;
   grant.metadata = exporter_->metadata();
   grant.staging = exporter_->staging();
-  for (const auto& memory : memories_) {
-    grant.regions.push_back(NixlRange{reinterpret_cast<uint64_t>(memory->data()), memory->bytes()});
-  }
+  grant.regions = Ranges();
   return grant;
 }
 
@@ -90,12 +126,11 @@ uint64_t NixlEndpoint::Connect(NixlGrant grant) {
   if (readiness() != Readiness::kReady) {
     throw NativeError(ErrorCode::kARGUMENT_INVALID, "connect: expected a transport that is ready");
   }
-  std::vector<CopyTarget> targets;
-  for (const auto& memory : memories_) targets.push_back(CopyTarget{memory->data(), memory->bytes()});
   const uint64_t id = ++last_id_;
-  const auto link = std::make_shared<NixlLink>(id, std::move(grant), std::move(targets));
+  const auto link = std::make_shared<NixlLink>(id, std::move(grant), Ranges(), copies_.get());
   const std::string name = options_.name + "-" + std::to_string(id);
   setup_.Post([this, link, name] {
+    const DeviceScope current(device_.get());
     link->Build(api_, name);
     ring_->Ring();
     Nudge();
@@ -128,18 +163,18 @@ uint64_t NixlEndpoint::Begin(uint64_t link, CopyProgram program, NixlShare share
   CheckOpen();
   const auto found = links_.find(link);
   if (found == links_.end()) (void)Link(link);
-  TransferTarget target;
+  std::vector<NixlRegionUse> uses;
   std::vector<bool> used(regions_.size());
   for (const Rectangle& rectangle : program.rectangles) {
     const auto region = static_cast<size_t>(rectangle.target_region);
     if (region >= regions_.size() || used[region]) continue;  // one that is none is refused by the check
     used[region] = true;
-    target.uses.emplace_back(regions_[region], "targetRegion");
+    uses.push_back(regions_[region].Use("targetRegion"));
   }
   ring_->Reserve();
   const uint64_t id = ++last_id_;
   auto transfer =
-      std::make_shared<NixlTransfer>(id, found->second, std::move(program), share, std::move(target), options_.tuning);
+      std::make_shared<NixlTransfer>(id, found->second, std::move(program), share, std::move(uses), options_.tuning);
   transfers_.emplace(id, transfer);
   {
     const std::lock_guard lock(mutex_);
@@ -192,6 +227,7 @@ void NixlEndpoint::Nudge() {
 }
 
 void NixlEndpoint::Run() {
+  const DeviceScope current(device_.get());
   microseconds sleep = kSleepMin;
   for (;;) {
     const bool moved = Turn();
@@ -207,7 +243,7 @@ void NixlEndpoint::Run() {
       sleep = kSleepMin;
       continue;
     }
-    const bool busy = !active_.empty() || stopping_;
+    const bool busy = !active_.empty() || stopping_ || (serves && exporter_->packing());
     if (!busy && !serves) {
       changed_.wait(lock, [this] { return nudged_; });
     } else {
@@ -218,6 +254,7 @@ void NixlEndpoint::Run() {
     nudged_ = false;
   }
   exporter_.reset();
+  copies_.reset();
 }
 
 bool NixlEndpoint::Turn() {
@@ -246,7 +283,10 @@ void NixlEndpoint::TakeArrivals() {
     leaving_links_.clear();
   }
   if (!stopping) return;
-  for (const std::shared_ptr<NixlTransfer>& transfer : active_) transfer->Cancel();
+  for (const std::shared_ptr<NixlTransfer>& transfer : active_) {
+    transfer->Cancel();
+    transfer->BeginClose();
+  }
   for (auto& [id, connected] : connected_) {
     Lose(connected, ErrorCode::kCLOSED, "the NIXL transport was closed on this side");
     connected.leaving = true;
@@ -314,6 +354,7 @@ void NixlEndpoint::Lose(Connected& connected, ErrorCode code, const std::string&
   connected.watch.Drop();
   link->DropLists();
   setup_.Post([this, link] {
+    const DeviceScope current(device_.get());
     link->Stop();
     ring_->Ring();
     Nudge();
@@ -342,8 +383,13 @@ void NixlEndpoint::Close() {
   BeginClose();
   thread_.Join();
   setup_.Stop();
+  if (granted_) {
+    // Importers may have it mapped for as long as they live, and freeing it under them is undefined.
+    for (const NixlRegion& region : regions_) {
+      if (region.gpu() != nullptr) region.gpu()->LeaveToDriver();
+    }
+  }
   regions_.clear();
-  memories_.clear();
 }
 
 }  // namespace state_handoff

@@ -11,6 +11,7 @@
 
 #include "../core/completion_ring.h"
 #include "../core/job_thread.h"
+#include "nixl_region.h"
 #include "nixl_transfer.h"
 
 namespace state_handoff {
@@ -31,6 +32,8 @@ class NixlEndpoint {
     bool exports = true;
     uint64_t slots = 0;
     uint64_t slot_bytes = 0;
+    uint64_t gpu_slot_bytes = 0;  // of slots that lie in GPU memory
+    std::string kernels;          // see CudaDevice::LoadKernels
     NixlTuning tuning;
     size_t transfers_max = 65536;
   };
@@ -43,7 +46,7 @@ class NixlEndpoint {
   NixlEndpoint& operator=(const NixlEndpoint&) = delete;
 
   // Before Start.
-  size_t AddRegion(std::shared_ptr<HostRegion> region);
+  size_t AddRegion(NixlRegion region);
   // Loads the library and makes what is exported, on the setup thread. `probe`: where nothing is, makes an agent all
   // the same, so that what is wrong with the library shows now and not with the first peer. Once.
   void Start(bool probe);
@@ -52,7 +55,7 @@ class NixlEndpoint {
   ErrorCode error_code() const { return error_code_; }
   const std::string& error_message() const { return error_message_; }
   // Once it is kReady. Without metadata when this side exports nothing.
-  NixlGrant Grant() const;
+  NixlGrant Grant();
   const std::string& library_path() const { return library_path_; }
 
   uint64_t Connect(NixlGrant grant);
@@ -84,6 +87,8 @@ class NixlEndpoint {
   };
 
   void CheckOpen() const;
+  std::vector<NixlRange> Ranges() const;
+  void Prepare(bool probe);
   void Nudge();
   void Run();
   // One look at everything; true when anything moved.
@@ -94,17 +99,19 @@ class NixlEndpoint {
 
   // The owner's.
   const Options options_;
-  std::vector<std::shared_ptr<HostRegion>> regions_;
-  std::vector<std::shared_ptr<SealedMemory>> memories_;
+  std::vector<NixlRegion> regions_;
   std::unordered_map<uint64_t, std::shared_ptr<NixlLink>> links_;
   std::unordered_map<uint64_t, std::shared_ptr<NixlTransfer>> transfers_;
   uint64_t last_id_ = 0;
   bool started_ = false;
+  bool granted_ = false;  // peers may read
   bool closed_ = false;
 
   // Written by the setup thread before readiness_.
   std::shared_ptr<const NixlApi> api_;
   std::string library_path_;
+  std::shared_ptr<CudaDevice> device_;      // of the first GPU region; its context is current wherever NIXL is called
+  std::unique_ptr<GpuChunkCopies> copies_;  // null without GPU regions or without kernels
   std::unique_ptr<NixlExporter> exporter_;
   ErrorCode error_code_ = ErrorCode::kINVARIANT;
   std::string error_message_;

@@ -16,6 +16,7 @@ constexpr size_t kBufferCount = 4;
 constexpr size_t kPageBytes = 4096;
 // Entries of one prepared list; geometries that need more are prepared for each read.
 constexpr int64_t kListMax = int64_t{1} << 19;
+constexpr int64_t kHostBufferBytesMax = 512 << 10;
 // Geometries that are remembered; instances of one layout need a handful.
 constexpr size_t kPlanesMax = 64;
 
@@ -76,25 +77,36 @@ uint64_t RandomNumber() {
   return (uint64_t{random()} << 32) | random();
 }
 
-NixlRange RangeOf(const CopyTarget& target) { return NixlRange{reinterpret_cast<uint64_t>(target.data), target.bytes}; }
+// No more than these two are of it: where it is, not how much.
+NixlRange MemoryOf(const GpuChunkCopies* copies) {
+  if (copies == nullptr) return NixlRange{0, 0};
+  return NixlRange{0, 0, kNixlVram, static_cast<uint64_t>(copies->device()->ordinal())};
+}
 
 }  // namespace
 
-NixlLink::NixlLink(uint64_t id, NixlGrant grant, std::vector<CopyTarget> targets)
-    : id_(id), grant_(std::move(grant)), targets_(std::move(targets)), secret_(RandomNumber()) {}
+NixlLink::NixlLink(uint64_t id, NixlGrant grant, std::vector<NixlRange> targets, GpuChunkCopies* copies)
+    : id_(id),
+      grant_(std::move(grant)),
+      targets_(std::move(targets)),
+      copies_(copies),
+      scattered_(MemoryOf(copies)),
+      secret_(RandomNumber()) {}
 
 NixlLink::~NixlLink() {
   planes_.clear();
   agent_.reset();
-  if (buffers_.data != nullptr) munmap(buffers_.data, buffers_.bytes);
+  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
 }
 
 void NixlLink::Build(const std::shared_ptr<const NixlApi>& api, const std::string& name) noexcept {
   try {
     if (status() != NixlLinkStatus::kConnecting) return;
     // No thread of its own: what the peer answers is taken in when a read is polled, and at no other time.
-    agent_ = std::make_unique<NixlAgent>(api, name, false);
-    for (const CopyTarget& target : targets_) agent_->Register(RangeOf(target));
+    const bool gpu = std::any_of(targets_.begin(), targets_.end(),
+                                 [](const NixlRange& target) { return target.memory == kNixlVram; });
+    agent_ = std::make_unique<NixlAgent>(api, name, false, gpu);
+    for (const NixlRange& target : targets_) agent_->Register(target);
     peer_ = agent_->LoadPeer(grant_.metadata);
     NixlLinkStatus expected = NixlLinkStatus::kConnecting;
     const std::lock_guard lock(mutex_);
@@ -127,7 +139,7 @@ std::shared_ptr<const NixlPlanes> NixlLink::PlanesOf(const Rectangle& rectangle,
   const int64_t source_block = table == nullptr ? 0 : table->source_block;
   const int64_t target_block = table == nullptr ? 0 : table->target_block;
   const NixlRange& remote = grant_.regions[static_cast<size_t>(rectangle.source_region)];
-  const NixlRange local = RangeOf(targets_[static_cast<size_t>(rectangle.target_region)]);
+  const NixlRange& local = targets_[static_cast<size_t>(rectangle.target_region)];
   const int64_t remote_blocks = BlockCount(rectangle, true, source_block, remote.bytes);
   const int64_t local_blocks = BlockCount(rectangle, false, target_block, local.bytes);
   const int64_t planes = PlaneCount(rectangle);
@@ -160,28 +172,62 @@ NixlPending NixlLink::Read(std::shared_ptr<const NixlPlanes> planes, const std::
   return NixlPending{std::move(planes), std::move(read), bytes};
 }
 
-uint8_t* NixlLink::TakeBuffer() {
-  if (free_buffers_.empty()) return nullptr;
-  uint8_t* buffer = free_buffers_.back();
+bool NixlLink::CanPack(const Rectangle& rectangle) const {
+  return grant_.staging.slots > 0 &&
+         grant_.regions[static_cast<size_t>(rectangle.source_region)].IsWith(grant_.staging.data) &&
+         targets_[static_cast<size_t>(rectangle.target_region)].IsWith(scattered_);
+}
+
+int64_t NixlLink::chunk_bytes() const {
+  const auto slot_bytes = static_cast<int64_t>(grant_.staging.slot_bytes);
+  return copies_ == nullptr ? std::min(slot_bytes, kHostBufferBytesMax) : slot_bytes;
+}
+
+std::optional<NixlRange> NixlLink::TakeBuffer() {
+  if (free_buffers_.empty()) return std::nullopt;
+  const NixlRange buffer = free_buffers_.back();
   free_buffers_.pop_back();
   return buffer;
 }
 
 void NixlLink::MakeBuffers() {
-  if (buffers_.data != nullptr) return;
+  if (memory_ != nullptr) return;
   const size_t front = (grant_.staging.headers_bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const size_t each = std::min(grant_.staging.slot_bytes, static_cast<uint64_t>(kBufferBytesMax));
-  const size_t bytes = front + kBufferCount * each;
+  const auto each = static_cast<uint64_t>(chunk_bytes());
+  const size_t bytes = front + (copies_ == nullptr ? kBufferCount * each : 0);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) {
     throw NativeError(ErrorCode::kNATIVE_SYSTEM,
                       "no " + std::to_string(bytes) + " bytes to receive packed state because " + std::strerror(errno));
   }
-  buffers_ = Buffers{static_cast<uint8_t*>(memory), bytes};
+  memory_ = static_cast<uint8_t*>(memory);
+  memory_bytes_ = bytes;
   agent_->Register(NixlRange{reinterpret_cast<uint64_t>(memory), bytes});
-  for (size_t i = 0; i < kBufferCount; ++i) {
-    free_buffers_.push_back(buffers_.data + front + i * each);
+  NixlRange all{reinterpret_cast<uint64_t>(memory) + front, kBufferCount * each};
+  if (copies_ != nullptr) {
+    gpu_buffers_ = CudaRegion::Allocate(copies_->device(), all.bytes, false);
+    all = NixlRange{gpu_buffers_->address(), all.bytes, scattered_.memory, scattered_.device};
+    agent_->Register(all);
   }
+  for (size_t i = 0; i < kBufferCount; ++i) free_buffers_.push_back(all.Part(i * each, each));
+}
+
+std::shared_ptr<GpuChunkCopies::Copy> NixlLink::Scatter(const CopyProgram& unpack, const NixlRange& buffer,
+                                                        int64_t bytes) {
+  if (copies_ != nullptr) {
+    std::vector<PlanRegion> targets;
+    for (const NixlRange& each : targets_)
+      targets.push_back(PlanRegion{each.address, static_cast<int64_t>(each.bytes)});
+    return copies_->Start(unpack, {PlanRegion{buffer.address, bytes}}, targets);
+  }
+  const CopySource source{reinterpret_cast<const uint8_t*>(buffer.address), static_cast<size_t>(bytes)};
+  for (const Rectangle& rectangle : unpack.rectangles) {
+    const NixlRange& target = targets_[static_cast<size_t>(rectangle.target_region)];
+    const CopyWalk walk(unpack, rectangle, source,
+                        CopyTarget{reinterpret_cast<uint8_t*>(target.address), target.bytes});
+    walk.Copy(0, walk.bytes());
+  }
+  return nullptr;
 }
 
 }  // namespace state_handoff

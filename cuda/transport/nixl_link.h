@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -50,7 +51,8 @@ struct NixlPending {
 
 class NixlLink {
  public:
-  NixlLink(uint64_t id, NixlGrant grant, std::vector<CopyTarget> targets);
+  // `targets` and `copies` outlive this. `copies`: chunks are scattered into memory of its GPU; null: of the host.
+  NixlLink(uint64_t id, NixlGrant grant, std::vector<NixlRange> targets, GpuChunkCopies* copies);
   ~NixlLink();
 
   uint64_t id() const { return id_; }
@@ -77,37 +79,42 @@ class NixlLink {
   NixlPending Read(std::shared_ptr<const NixlPlanes> planes, const std::vector<int>& local,
                    const std::vector<int>& remote, int64_t bytes);
   bool Notify(const std::string& text) { return agent_->Notify(peer_, text); }
-  const std::vector<CopyTarget>& targets() const { return targets_; }
+  const std::vector<NixlRange>& targets() const { return targets_; }
   // Lets go of all lists, before Stop.
   void DropLists() { planes_.clear(); }
   size_t list_count() const { return planes_.size(); }
 
-  // Buffers into which packed chunks are read: of a slot's size or less, so that a chunk that is scattered at once is
-  // still in the second-level cache. Once made, they stay.
-  static constexpr int64_t kBufferBytesMax = 512 << 10;
+  // Whether a chunk of this rectangle can travel packed: gathered at the exporter and scattered here, each side's
+  // memory by whoever can reach it.
+  bool CanPack(const Rectangle& rectangle) const;
+  // Bytes of one chunk that is read and scattered. On a CPU of a slot's size or less, so that it is still in the
+  // second-level cache; on a GPU a whole slot.
+  int64_t chunk_bytes() const;
+  // Buffers of that size into which packed chunks are read, in host memory or that of a GPU. Once made, they stay.
   void MakeBuffers();
-  // Null when all are taken.
-  uint8_t* TakeBuffer();
-  void ReturnBuffer(uint8_t* buffer) { free_buffers_.push_back(buffer); }
+  // Nothing when all are taken.
+  std::optional<NixlRange> TakeBuffer();
+  void ReturnBuffer(const NixlRange& buffer) { free_buffers_.push_back(buffer); }
+  // Scatters a chunk. Null when it is done; not null: once it is over.
+  std::shared_ptr<GpuChunkCopies::Copy> Scatter(const CopyProgram& unpack, const NixlRange& buffer, int64_t bytes);
   // The exporter's slot headers as they were read last; null before MakeBuffers.
-  const SlotHeader* headers() const { return reinterpret_cast<const SlotHeader*>(buffers_.data); }
+  const SlotHeader* headers() const { return reinterpret_cast<const SlotHeader*>(memory_); }
   // For a chunk that the exporter packs. No two links of any process have one in common.
   PackTicket NextTicket() { return PackTicket{secret_, ++last_ticket_}; }
 
  private:
-  struct Buffers {
-    uint8_t* data = nullptr;
-    size_t bytes = 0;
-  };
-
   const uint64_t id_;
   const NixlGrant grant_;
-  const std::vector<CopyTarget> targets_;
+  const std::vector<NixlRange> targets_;
+  GpuChunkCopies* const copies_;
+  const NixlRange scattered_;  // memory like that into which chunks are scattered
   std::string peer_;
-  Buffers buffers_;
+  uint8_t* memory_ = nullptr;  // headers, then buffers of host memory
+  size_t memory_bytes_ = 0;
+  std::shared_ptr<CudaRegion> gpu_buffers_;
   std::unique_ptr<NixlAgent> agent_;
   std::unordered_map<std::string, std::shared_ptr<const NixlPlanes>> planes_;
-  std::vector<uint8_t*> free_buffers_;
+  std::vector<NixlRange> free_buffers_;
   const uint64_t secret_;
   uint64_t last_ticket_ = 0;
   std::mutex mutex_;

@@ -4,8 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "../core/copy_walk.h"
-
 namespace state_handoff {
 
 namespace {
@@ -57,21 +55,37 @@ bool NixlHeaderWatch::End(const NixlLink& link) {
   return matters;
 }
 
-NixlPackedPull::NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t slot_bytes,
+NixlPackedPull::NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t chunk_bytes,
                                int64_t request_bytes, std::chrono::milliseconds patience, NixlShare share)
-    : chunk_bytes_(std::min(slot_bytes, NixlLink::kBufferBytesMax)),
+    : chunk_bytes_(chunk_bytes),
       chunks_(program, rectangles, chunk_bytes_),
       request_bytes_(request_bytes),
       patience_(patience),
       share_(share) {}
 
 bool NixlPackedPull::reading() const {
-  return direct_pending_.read != nullptr ||
+  return scattering(false) || direct_pending_.read != nullptr ||
          std::any_of(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.pending.read != nullptr; });
 }
 
+bool NixlPackedPull::scattering(bool trusting) const {
+  const auto under_way = [trusting](const std::shared_ptr<GpuChunkCopies::Copy>& copy) {
+    if (copy == nullptr) return false;
+    try {
+      return !copy->IsOver() && !(trusting && copy->lost());
+    } catch (const NativeError&) {
+      return !trusting;
+    }
+  };
+  return std::any_of(dropped_.begin(), dropped_.end(), under_way) ||
+         std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) { return under_way(job.scattering); });
+}
+
 void NixlPackedPull::Drop() {
-  for (Job& job : jobs_) job.pending.Drop();
+  for (Job& job : jobs_) {
+    job.pending.Drop();
+    if (job.scattering != nullptr) dropped_.push_back(std::move(job.scattering));
+  }
   direct_pending_.Drop();
   jobs_.clear();
   direct_.reset();
@@ -181,8 +195,8 @@ bool NixlPackedPull::Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, b
     }
     if (!start) return false;
     job.buffer = link.TakeBuffer();
-    if (job.buffer == nullptr) return false;
-    job.at = static_cast<int64_t>(link.grant().staging.SlotOffset(static_cast<uint64_t>(slot)));
+    if (!job.buffer) return false;
+    job.at = slot * static_cast<int64_t>(link.grant().staging.slot_bytes);
     job.stage = Stage::kReading;
     return ReadSlot(link, watch, job, start);
   }
@@ -200,37 +214,34 @@ bool NixlPackedPull::Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, b
 bool NixlPackedPull::ReadSlot(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start) {
   for (bool moved = false;; moved = true) {
     const PackedChunk& chunk = job.chunks[job.next];
-    if (job.pending.read == nullptr) {
-      if (!start) {
-        End(link, job);
-        return true;
+    if (job.scattering != nullptr) {
+      if (!job.scattering->IsOver()) return moved;
+      job.scattering.reset();
+    } else {
+      if (job.pending.read == nullptr) {
+        if (!start) {
+          End(link, job);
+          return true;
+        }
+        const auto bytes = static_cast<uint64_t>(chunk.bytes);
+        const NixlRange from = link.grant().staging.data.Part(static_cast<uint64_t>(job.at), bytes);
+        job.pending = link.Read({job.buffer->Part(0, bytes)}, {from}, chunk.bytes);
+        if (!IsOver(job.pending.read->Post())) return true;
+      } else if (!IsOver(job.pending.read->Poll())) {
+        return moved;
       }
-      const auto bytes = static_cast<uint64_t>(chunk.bytes);
-      job.pending =
-          link.Read({NixlRange{reinterpret_cast<uint64_t>(job.buffer), bytes}},
-                    {NixlRange{link.grant().staging.address + static_cast<uint64_t>(job.at), bytes}}, chunk.bytes);
-      if (!IsOver(job.pending.read->Post())) return true;
-    } else if (!IsOver(job.pending.read->Poll())) {
-      return moved;
+      job.pending.Drop();
+      job.scattering = link.Scatter(chunk.unpack, *job.buffer, chunk.bytes);
+      if (job.scattering != nullptr) continue;
     }
-    job.pending.Drop();
-    Unpack(link, chunk, job.buffer);
     job.at += chunk.bytes;
     if (++job.next < job.chunks.size()) continue;
-    link.ReturnBuffer(job.buffer);
-    job.buffer = nullptr;
+    link.ReturnBuffer(*job.buffer);
+    job.buffer.reset();
     job.stage = Stage::kChecking;
     job.headers_after = watch.posted();
     watch.Want(job.headers_after, true);
     return true;
-  }
-}
-
-void NixlPackedPull::Unpack(const NixlLink& link, const PackedChunk& chunk, const uint8_t* buffer) const {
-  const CopySource source{buffer, static_cast<size_t>(chunk.bytes)};
-  for (const Rectangle& rectangle : chunk.unpack.rectangles) {
-    const CopyWalk walk(chunk.unpack, rectangle, source, link.targets()[static_cast<size_t>(rectangle.target_region)]);
-    walk.Copy(0, walk.bytes());
   }
 }
 
@@ -239,8 +250,8 @@ void NixlPackedPull::Leave(Job& job) {
 }
 
 void NixlPackedPull::End(NixlLink& link, Job& job) {
-  if (job.buffer != nullptr) link.ReturnBuffer(job.buffer);
-  job.buffer = nullptr;
+  if (job.buffer) link.ReturnBuffer(*job.buffer);
+  job.buffer.reset();
   job.over = true;
   finished_.push_back(job.ticket);
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "../core/packed_copy.h"
@@ -47,16 +48,18 @@ class NixlPackedPull {
  public:
   using Clock = std::chrono::steady_clock;
 
-  NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t slot_bytes,
+  NixlPackedPull(const CopyProgram& program, const std::vector<size_t>& rectangles, int64_t chunk_bytes,
                  int64_t request_bytes, std::chrono::milliseconds patience, NixlShare share);
 
   bool over() const { return exhausted_ && jobs_.empty() && left_.empty(); }
   // Makes what progress there is; adds bytes that are in place. `start`: whether new chunks may be begun. True when
   // anything moved. Throws PEER_REFUSED, PEER_LOST.
   bool Step(NixlLink& link, NixlHeaderWatch& watch, Clock::time_point now, bool start, int64_t& bytes_done);
-  // Whether a read is under way that may write memory of the link or the target.
+  // Whether a read or a copy is under way that may write memory of the link or the target.
   bool reading() const;
-  // The link is being stopped: forgets its reads.
+  // Whether a GPU scatters; `trusting`: one that was lost is taken to have stopped.
+  bool scattering(bool trusting) const;
+  // The link is being stopped: forgets its reads, but no copy of a GPU.
   void Drop();
   bool gave_up() const { return gave_up_; }
 
@@ -74,8 +77,9 @@ class NixlPackedPull {
     // While the slot is read:
     int64_t at = 0;   // where in all staging
     size_t next = 0;  // which chunk
-    uint8_t* buffer = nullptr;
+    std::optional<NixlRange> buffer;
     NixlPending pending;
+    std::shared_ptr<GpuChunkCopies::Copy> scattering;  // of the chunk that was read last
   };
 
   bool Ask(NixlLink& link, NixlHeaderWatch& watch, Clock::time_point now);
@@ -84,7 +88,6 @@ class NixlPackedPull {
   bool Advance(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start, int64_t& bytes_done);
   // Reads and scatters chunk by chunk, each while it is in this CPU's cache. True when anything moved.
   bool ReadSlot(NixlLink& link, NixlHeaderWatch& watch, Job& job, bool start);
-  void Unpack(const NixlLink& link, const PackedChunk& chunk, const uint8_t* buffer) const;
   void Leave(Job& job);
   void End(NixlLink& link, Job& job);
   bool StepLeft(NixlLink& link, bool start, int64_t& bytes_done);
@@ -101,8 +104,9 @@ class NixlPackedPull {
   bool exhausted_ = false;
   bool gave_up_ = false;
   std::deque<Job> jobs_;
-  std::vector<PackTicket> finished_;  // to be told with the next message
-  std::deque<PackedChunk> left_;      // to be read as they lie
+  std::vector<std::shared_ptr<GpuChunkCopies::Copy>> dropped_;  // of jobs that are no more
+  std::vector<PackTicket> finished_;                            // to be told with the next message
+  std::deque<PackedChunk> left_;                                // to be read as they lie
   std::unique_ptr<NixlDirectPull> direct_;
   NixlPending direct_pending_;
 };

@@ -7,12 +7,12 @@
 namespace state_handoff {
 
 NixlTransfer::NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, NixlShare share,
-                           TransferTarget target, const NixlTuning& tuning)
+                           std::vector<NixlRegionUse> uses, const NixlTuning& tuning)
     : id_(id),
       link_(std::move(link)),
       program_(std::move(program)),
       share_(share),
-      target_(std::move(target)),
+      uses_(std::move(uses)),
       tuning_(tuning),
       begun_(Clock::now()) {}
 
@@ -27,15 +27,19 @@ void NixlTransfer::Prepare() {
   std::vector<int64_t> source_bytes;
   std::vector<int64_t> target_bytes;
   for (const NixlRange& region : link_->grant().regions) source_bytes.push_back(static_cast<int64_t>(region.bytes));
-  for (const CopyTarget& target : link_->targets()) target_bytes.push_back(static_cast<int64_t>(target.bytes));
+  for (const NixlRange& target : link_->targets()) target_bytes.push_back(static_cast<int64_t>(target.bytes));
   CheckProgram(program_, source_bytes, target_bytes, {});
-  const NixlStaging& staging = link_->grant().staging;
   std::vector<size_t> small;
   std::vector<size_t> direct;
   int64_t small_bytes = 0;
+  bool gpu = false;
   for (size_t i = 0; i < program_.rectangles.size(); ++i) {
     const Rectangle& rectangle = program_.rectangles[i];
-    if (staging.slots == 0 || rectangle.fragment_bytes >= tuning_.direct_bytes_min) {
+    const bool of_gpu = link_->grant().regions[static_cast<size_t>(rectangle.source_region)].memory == kNixlVram ||
+                        link_->targets()[static_cast<size_t>(rectangle.target_region)].memory == kNixlVram;
+    gpu = gpu || of_gpu;
+    const int64_t least = of_gpu ? tuning_.gpu_direct_bytes_min : tuning_.direct_bytes_min;
+    if (rectangle.fragment_bytes >= least || !link_->CanPack(rectangle)) {
       direct.push_back(i);
       continue;
     }
@@ -44,20 +48,22 @@ void NixlTransfer::Prepare() {
     small_bytes += bytes;
     small.push_back(i);
   }
+  const int64_t request_bytes = gpu ? tuning_.gpu_request_bytes : tuning_.request_bytes;
   if (small_bytes >= tuning_.packed_bytes_min) {
-    packed_.emplace(program_, small, static_cast<int64_t>(staging.slot_bytes), tuning_.request_bytes,
+    packed_.emplace(program_, small, link_->chunk_bytes(), request_bytes,
                     std::chrono::milliseconds(tuning_.patience_ms), share_);
   } else {
     direct.insert(direct.end(), small.begin(), small.end());
   }
-  direct_.emplace(program_, std::move(direct), tuning_.request_bytes, share_);
+  direct_.emplace(program_, std::move(direct), request_bytes, share_);
   prepared_ = true;
 }
 
 bool NixlTransfer::Step(NixlHeaderWatch& watch, Clock::time_point now) {
   if (is_final()) return false;
   if (dropped_) {
-    if (!link_->stopped()) return false;
+    // A GPU that scatters is not the agent's; one that was lost is waited for until the whole transport closes.
+    if (!link_->stopped() || (packed_ && packed_->scattering(closing_))) return false;
     End(NixlTransferStatus::kFailedQuiet);
     return true;
   }
@@ -80,8 +86,8 @@ bool NixlTransfer::Step(NixlHeaderWatch& watch, Clock::time_point now) {
       if (!failed_ && !prepared_) Prepare();
       Work(watch, now, !failed_, moved);
     } catch (const NativeError& error) {
+      moved = moved || !failed_;
       Fail(error.code(), error.what());
-      moved = true;
       // Whatever read failed, the agent's other reads are not to be trusted; its end is the proof.
       if (error.code() == ErrorCode::kPEER_LOST) link_fault_.emplace(error.code(), error.what());
     } catch (const std::bad_alloc&) {
@@ -164,7 +170,7 @@ void NixlTransfer::End(NixlTransferStatus status) {
   packed_in_vain_ = packed_ && packed_->gave_up();
   direct_.reset();
   packed_.reset();
-  target_ = TransferTarget{};
+  uses_.clear();
   status_.store(status, std::memory_order_release);
 }
 

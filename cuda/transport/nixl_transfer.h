@@ -11,9 +11,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "../core/transfer.h"
 #include "nixl_packed_pull.h"
+#include "nixl_region.h"
 
 namespace state_handoff {
 
@@ -21,12 +22,14 @@ enum class NixlTransferStatus : uint8_t { kActive = 0, kDone = 1, kFailedQuiet =
 
 // When to gather and when to read as it lies, how much at a time, and how long to be patient.
 struct NixlTuning {
-  int64_t direct_bytes_min = 16 << 10;   // fragments below travel packed, where the peer packs
-  int64_t packed_bytes_min = 128 << 10;  // of all such fragments of a transfer; less is read as it lies
-  int64_t request_bytes = 8 << 20;       // of one read, about
-  int64_t patience_ms = 1000;            // for a packed chunk; then the rest is read as it lies
-  int64_t deadline_ms = 0;               // after which a transfer has failed and is watched; 0: none
-  int64_t stop_after_ms = 0;             // after a failure: when the agent is destroyed under its reads; 0: never
+  int64_t direct_bytes_min = 16 << 10;     // fragments below travel packed, where the peer packs
+  int64_t packed_bytes_min = 128 << 10;    // of all such fragments of a transfer; less is read as it lies
+  int64_t request_bytes = 8 << 20;         // of one read, about
+  int64_t patience_ms = 1000;              // for a packed chunk; then the rest is read as it lies
+  int64_t deadline_ms = 0;                 // after which a transfer has failed and is watched; 0: none
+  int64_t stop_after_ms = 0;               // after a failure: when the agent is destroyed under its reads; 0: never
+  int64_t gpu_direct_bytes_min = 1 << 20;  // as direct_bytes_min, where GPUs gather and scatter
+  int64_t gpu_request_bytes = 32 << 20;    // as request_bytes, for a read out of or into GPU memory
 };
 
 class NixlTransfer {
@@ -34,8 +37,8 @@ class NixlTransfer {
   using Clock = std::chrono::steady_clock;
 
   // `share`: of the program's reads; all of it is checked.
-  NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, NixlShare share, TransferTarget target,
-               const NixlTuning& tuning);
+  NixlTransfer(uint64_t id, std::shared_ptr<NixlLink> link, CopyProgram program, NixlShare share,
+               std::vector<NixlRegionUse> uses, const NixlTuning& tuning);
 
   uint64_t id() const { return id_; }
   NixlTransferStatus status() const { return status_.load(std::memory_order_acquire); }
@@ -56,6 +59,8 @@ class NixlTransfer {
   const std::optional<std::pair<ErrorCode, std::string>>& link_fault() const { return link_fault_; }
   // The link is being stopped: forgets all reads, and is quiet once the link is.
   void Drop(ErrorCode code, const std::string& message);
+  // The whole transport closes: a GPU that was lost is taken to have stopped.
+  void BeginClose() { closing_ = true; }
   bool is_final() const;
   // Whether the peer was asked for packed chunks in vain.
   bool packed_in_vain() const { return packed_in_vain_; }
@@ -74,12 +79,13 @@ class NixlTransfer {
   const std::shared_ptr<NixlLink> link_;
   const CopyProgram program_;
   const NixlShare share_;
-  TransferTarget target_;
+  std::vector<NixlRegionUse> uses_;  // of the regions that it writes
   const NixlTuning tuning_;
   const Clock::time_point begun_;
 
   bool prepared_ = false;
   bool dropped_ = false;
+  bool closing_ = false;
   bool failed_ = false;
   bool packed_in_vain_ = false;
   Clock::time_point failed_at_;

@@ -2,6 +2,7 @@
  * Native NIXL transport. Same names and order as `cuda/binding/nixl_binding.cc`. Positional and already valid values
  * cross; handles are opaque.
  */
+import type { NativeCudaRegion } from './cuda-types.js';
 import type { NativeFailure, NativeLinkStatus, NativeRegion } from './transfer-types.js';
 
 /** Native NIXL transport of this environment. */
@@ -16,7 +17,7 @@ export interface NativeNixlGrant {
   readonly metadata: Uint8Array;
   /** Address, bytes, kind (0 host, 1 GPU) and device of each region. */
   readonly ranges: BigUint64Array;
-  /** Address, slots and bytes of a slot of the staging; 0 slots: nothing is packed. */
+  /** Of the staging: address of its headers, slots, bytes of one, address, kind and device of them; 0 slots: no packing. */
   readonly staging: BigUint64Array;
   /** The library that was loaded. */
   readonly library: string;
@@ -42,10 +43,14 @@ export interface NixlAddon {
     exports: boolean,
     slots: number,
     slotBytes: number,
+    gpuSlotBytes: number,
     tuning: Float64Array,
     transfersMax: number,
+    kernels: Uint8Array | null,
   ): NativeNixl;
   nixlRegister(nixl: NativeNixl, region: NativeRegion): number;
+  /** A GPU region stays open until the transport is closed. */
+  nixlRegisterCuda(nixl: NativeNixl, region: NativeCudaRegion): number;
   /**
    * Loads the library and makes agents on another thread; once, after all regions. `probe`: also where nothing is
    * exported, to find out whether there can be any.

@@ -263,8 +263,9 @@ describeOptional('nixl', nixlMissing(), 'the NIXL transport', () => {
     const { grant } = await exporterOf(bytes, 61, {}, { slots: 0 });
     expect(grant['staging']).toBeNull();
     const [{ address } = { address: '' }] = grant['regions'] as readonly JsonObject[];
+    const data = { address: address!, kind: 'host', device: 0 };
     const { region, transport } = await importerOf(bytes, { packPatienceMs: 20 });
-    const lie = { ...grant, staging: { address: address!, slots: 2, slot_bytes: 65_536 } };
+    const lie = { ...grant, staging: { address: address!, slots: 2, slot_bytes: 65_536, data } };
     const peer = await settled(transport.connect(lie));
     const program = sliced(2048);
     const target = fillingOf(region.buffer);

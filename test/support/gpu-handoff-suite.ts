@@ -13,6 +13,8 @@ export interface GpuHandoffSetting {
   readonly gpus: { readonly source: number; readonly target: number };
   /** Whether NCCL can be used; if not, only what needs no NCCL runs. */
   readonly nccl: boolean;
+  /** The same for NIXL. */
+  readonly nixl: boolean;
   /** Every shape with every model, or a few of them. */
   readonly isWhole: boolean;
 }
@@ -58,7 +60,7 @@ const layouts: Readonly<Record<Role, object>> = {
   },
 };
 
-export function gpuHandoffSuite({ env = {}, gpus, nccl, isWhole }: GpuHandoffSetting): void {
+export function gpuHandoffSuite({ env = {}, gpus, nccl, nixl, isWhole }: GpuHandoffSetting): void {
   let started = 0;
 
   /** NCCL takes two ranks of one GPU only when it believes them to be of two machines. */
@@ -141,7 +143,9 @@ export function gpuHandoffSuite({ env = {}, gpus, nccl, isWhole }: GpuHandoffSet
     [2, 1],
     ...(isWhole ? [[1, 2] as const, [2, 2] as const] : []),
   ];
-  const backends = ['cuda-ipc', ...(nccl ? ['nccl'] : [])].filter((name) => isWhole || name === 'nccl');
+  const backends = ['cuda-ipc', ...(nccl ? ['nccl'] : []), ...(nixl ? ['nixl'] : [])].filter(
+    (name) => isWhole || name !== 'cuda-ipc',
+  );
   const cases = backends.flatMap((backend) =>
     shapes.flatMap(([source, target]) =>
       models.map((model) => ({ ...{ backend, source, target, kind: model.kind }, model })),
@@ -166,6 +170,59 @@ export function gpuHandoffSuite({ env = {}, gpus, nccl, isWhole }: GpuHandoffSet
         await end(prefill, decode);
       },
     );
+  }
+
+  if (nixl) {
+    test('one decode takes from two prefills over nixl and cuda-ipc, by turns', async () => {
+      const model: Setting = { kind: 'hybrid' };
+      const [mapped, read, decode] = await Promise.all([
+        instance('prefill', 1, 'cuda-ipc', model),
+        instance('prefill', 1, 'nixl', model),
+        instance('decode', 1, ['cuda-ipc', 'nixl'], model),
+      ]);
+      for (const [index, text] of texts.entries()) {
+        expect(await handOver(index % 2 === 0 ? mapped : read, decode, index + 1, text)).toBeNull();
+      }
+      expect(await handOver(read, decode, 4, 'And that was the last of them.')).toBeNull();
+      await settled(mapped, read, decode);
+      await end(mapped, read, decode);
+    });
+
+    test('a prefill that is killed before its ticket is used costs that request over nixl, and the next is served', async () => {
+      const model: Setting = { kind: 'attention' };
+      const [prefill, next, decode] = await Promise.all([
+        instance('prefill', 1, 'nixl', model),
+        instance('prefill', 1, 'nixl', model),
+        instance('decode', 1, 'nixl', model),
+      ]);
+      await handOver(prefill, decode, 1, texts[0]);
+      const request = { requestId: 2, text: texts[1], count };
+      const ticket = await prefill.leader.ask<Ticket>('prefill', request);
+      await prefill.leader.kill();
+      await decode.leader.ask('take', { ...request, ticket: ticket.text });
+      expect(await decode.leader.ask('ended', { requestId: 2 })).toMatchObject({ error: 'PEER_LOST' });
+      expect(await decode.leader.ask('failures')).toEqual(['PEER_LOST']);
+      await settled(decode);
+      await handOver(next, decode, 3, texts[1]);
+      await settled(next, decode);
+      await end(next, decode);
+    });
+
+    test('a decode that is killed under way leaves the prefill, which serves the next over nixl', async () => {
+      const model: Setting = { kind: 'attention' };
+      const [prefill, decode, next] = await Promise.all([
+        instance('prefill', 1, 'nixl', model),
+        instance('decode', 1, 'nixl', model),
+        instance('decode', 1, 'nixl', model),
+      ]);
+      await handOver(prefill, decode, 1, texts[0]);
+      const ticket = await begin(prefill, decode, 2, texts[1]);
+      await decode.leader.kill();
+      await prefill.leader.ask('release', { ref: ticket.ref });
+      await handOver(prefill, next, 3, texts[1]);
+      await settled(prefill, next);
+      await end(prefill, next);
+    });
   }
 
   if (!nccl) return;

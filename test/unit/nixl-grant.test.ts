@@ -8,12 +8,13 @@ const grant: NixlGrant = {
     { address: 140_422_680_674_304n, bytes: 4096n, kind: 'host', device: 0 },
     { address: 2n ** 63n, bytes: 2n ** 52n, kind: 'cuda', device: 7 },
   ],
-  staging: { address: 65_536n, slots: 8, slotBytes: 2 << 20 },
+  staging: { address: 65_536n, slots: 8, slotBytes: 2 << 20, data: { address: 2n ** 40n, kind: 'cuda', device: 7 } },
 };
 
 const encoded = encodeNixlGrant(grant);
 const [host, cuda] = encoded['regions'] as [JsonObject, JsonObject];
 const staging = encoded['staging'] as JsonObject;
+const data = staging['data'] as JsonObject;
 
 test('a grant comes back from JSON as it went', () => {
   expect(decodeNixlGrant(JSON.parse(JSON.stringify(encoded)) as JsonValue)).toEqual(grant);
@@ -60,6 +61,22 @@ test.each<[string, JsonValue, RegExp]>([
     { ...encoded, staging: { ...staging, address: String(2n ** 64n - 1n) } },
     /^grant\.staging\.address: /,
   ],
+  ['slots that lie nowhere', { ...encoded, staging: { ...staging, data: null } }, /^grant\.staging\.data: /],
+  [
+    'slots in another kind of memory',
+    { ...encoded, staging: { ...staging, data: { ...data, kind: 'disk' } } },
+    /^grant\.staging\.data\.kind: /,
+  ],
+  [
+    'slots that end beyond all addresses',
+    { ...encoded, staging: { ...staging, data: { ...data, address: String(2n ** 64n - 1n) } } },
+    /^grant\.staging\.data\.address: /,
+  ],
+  [
+    'slots on no device',
+    { ...encoded, staging: { ...staging, data: { ...data, device: -1 } } },
+    /^grant\.staging\.data\.device: /,
+  ],
 ])('%s is refused by name', (_, value, message) => {
   expect(() => decodeNixlGrant(value)).toThrow(
     expect.objectContaining({ code: 'ARGUMENT_INVALID', message: expect.stringMatching(message) }),
@@ -67,5 +84,5 @@ test.each<[string, JsonValue, RegExp]>([
 });
 
 test('another version is refused as such', () => {
-  expect(() => decodeNixlGrant({ ...encoded, version: 2 })).toThrow(expect.objectContaining({ code: 'PEER_REFUSED' }));
+  expect(() => decodeNixlGrant({ ...encoded, version: 1 })).toThrow(expect.objectContaining({ code: 'PEER_REFUSED' }));
 });

@@ -15,12 +15,20 @@ export interface NixlRegion {
   readonly device: number;
 }
 
+/** Where peers find what was gathered for them: the headers of slots in host memory, and the slots themselves. */
+export interface NixlSlots {
+  readonly address: bigint;
+  readonly slots: number;
+  readonly slotBytes: number;
+  readonly data: Omit<NixlRegion, 'bytes'>;
+}
+
 export interface NixlGrant {
   /** Null for a side that only reads. */
   readonly metadata: Uint8Array | null;
   readonly regions: readonly NixlRegion[];
   /** Null for a side that packs nothing. */
-  readonly staging: { readonly address: bigint; readonly slots: number; readonly slotBytes: number } | null;
+  readonly staging: NixlSlots | null;
 }
 
 /** The grant of a side that exports. */
@@ -29,7 +37,7 @@ export interface NixlExport extends NixlGrant {
 }
 
 const code = 'ARGUMENT_INVALID';
-const version = 1;
+const version = 2;
 const regionsMax = 4096;
 const metadataBytesMax = 48 * 1024;
 const addressMax = 2n ** 64n - 1n;
@@ -45,10 +53,14 @@ export function encodeNixlGrant({ metadata, regions, staging }: NixlGrant): Json
       kind,
       device,
     })),
-    staging:
-      staging === null
-        ? null
-        : { address: String(staging.address), slots: staging.slots, slot_bytes: staging.slotBytes },
+    staging: staging === null ? null : encodeSlots(staging),
+  };
+}
+
+function encodeSlots({ address, slots, slotBytes, data }: NixlSlots): JsonObject {
+  return {
+    ...{ address: String(address), slots, slot_bytes: slotBytes },
+    data: { address: String(data.address), kind: data.kind, device: data.device },
   };
 }
 
@@ -84,23 +96,33 @@ function metadataField(value: Fields): Uint8Array {
 function regionOf(value: unknown, index: number): NixlRegion {
   const path = `grant.regions[${index}]`;
   if (!isRecord(value)) throw fieldError('grant', `regions[${index}]`, 'a map', value, code);
-  const kind = own(value, 'kind');
-  if (kind !== 'host' && kind !== 'cuda') throw fieldError(path, 'kind', "'host' or 'cuda'", kind, code);
+  const place = placeOf(value, path);
   const bytes = decimalField(value, 'bytes', path, regionBytesMax);
-  const address = decimalField(value, 'address', path, addressMax);
   if (bytes === 0n) throw fieldError(path, 'bytes', 'at least 1', '0', code);
-  if (address > addressMax - bytes) throw fieldError(path, 'address', 'an address below 2^64 - bytes', address, code);
-  return { address, bytes, kind, device: integerField(value, 'device', path, 0, 1023, code) };
+  if (place.address > addressMax - bytes) {
+    throw fieldError(path, 'address', 'an address below 2^64 - bytes', place.address, code);
+  }
+  return { ...place, bytes };
 }
 
-function stagingField(value: Fields): NonNullable<NixlGrant['staging']> {
+/** Where memory lies. `max`: of its address. */
+function placeOf(value: Fields, path: string, max = addressMax): Omit<NixlRegion, 'bytes'> {
+  const kind = own(value, 'kind');
+  if (kind !== 'host' && kind !== 'cuda') throw fieldError(path, 'kind', "'host' or 'cuda'", kind, code);
+  const address = decimalField(value, 'address', path, max);
+  return { address, kind, device: integerField(value, 'device', path, 0, 1023, code) };
+}
+
+function stagingField(value: Fields): NixlSlots {
   const staging = recordField(value, 'staging', 'grant', code);
   const path = 'grant.staging';
+  // Room for the largest staging above it.
+  const max = addressMax - 2n ** 41n;
   return {
-    // Room for the largest staging above it.
-    address: decimalField(staging, 'address', path, addressMax - 2n ** 41n),
+    address: decimalField(staging, 'address', path, max),
     slots: integerField(staging, 'slots', path, 1, 1024, code),
     slotBytes: integerField(staging, 'slot_bytes', path, 1, 2 ** 30, code),
+    data: placeOf(recordField(staging, 'data', path, code), `${path}.data`, max),
   };
 }
 

@@ -26,8 +26,11 @@ export class NixlLink extends SharedLink {
     );
     const slots =
       staging === null
-        ? BigUint64Array.of(0n, 0n, 0n)
-        : BigUint64Array.of(staging.address, BigInt(staging.slots), BigInt(staging.slotBytes));
+        ? new BigUint64Array(6)
+        : BigUint64Array.of(
+            ...[staging.address, BigInt(staging.slots), BigInt(staging.slotBytes)],
+            ...[staging.data.address, staging.data.kind === 'host' ? 0n : 1n, BigInt(staging.data.device)],
+          );
     const ids = readers.map((nixl) => native(() => addon().nixlConnect(nixl, metadata, ranges, slots)));
     return new NixlLink(readers, ids);
   }

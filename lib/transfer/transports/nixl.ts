@@ -16,67 +16,29 @@ import { encodeForCall } from '../../native/encoded-program.js';
 import type { NativeNixl, NativeNixlCounters, NativeNixlGrant } from '../../native/nixl-types.js';
 import { untilQuiet, untilReady } from '../../native/patience.js';
 import { programBytes } from '../copy-program.js';
-import type { Peer, Transport, TransportCapabilities, TransferHandle, TransferRequest } from '../transport.js';
+import type {
+  MemoryKind,
+  Peer,
+  Transport,
+  TransportCapabilities,
+  TransferHandle,
+  TransferRequest,
+} from '../transport.js';
 import { decodeNixlGrant, encodeNixlGrant, type NixlExport } from './nixl-grant.js';
 import { nixlCandidates } from './nixl-library.js';
 import { NixlLink } from './nixl-link.js';
+import { nixlSettings, type NixlTransportOptions } from './nixl-options.js';
 import { NixlTransfer, type NixlPart } from './nixl-transfer.js';
-import { boundedOption, transfersBounds, type OptionBounds } from './option-bounds.js';
 import { PullSide } from './pull-side.js';
 
-/** How a `NixlTransport` is made. Sizes in bytes. */
-export interface NixlTransportOptions {
-  /** Whether peers read this side's regions; a decode engine's need not. Default true. */
-  readonly exports?: boolean;
-  /** Paths or names of `libnixl_capi.so`, best first. Default: see `STATE_HANDOFF_NIXL` and the documentation. */
-  readonly libraries?: readonly string[];
-  /** Target: slices of fewer bytes travel packed, where the source packs. 0: none do. Default 16,384. */
-  readonly directBytesMin?: number;
-  /** Target: with fewer bytes in such slices, a transfer reads them as they lie. Default 131,072. */
-  readonly packedBytesMin?: number;
-  /** Source: chunks that it gathers at a time, for all its peers. 0: it packs nothing. Default 8. */
-  readonly slots?: number;
-  /** Source: bytes of such a chunk. Default 2 MiB. */
-  readonly slotBytes?: number;
-  /** Target: bytes of one read, about; a cancel waits for at most two. Default 8 MiB. */
-  readonly requestBytes?: number;
-  /**
-   * Target: threads that read at a time, each over an agent of its own: where UCX copies by the CPU, one thread moves what
-   * one core can. A pull of less than two reads takes one. Default 2.
-   */
-  readonly readThreads?: number;
-  /** Target: how long to wait for a packed chunk before the rest is read as it lies. Default 1,000 ms. */
-  readonly packPatienceMs?: number;
-  /** Target: when a transfer has failed; its memory stays in doubt until it is quiet. 0: never. Default 0. */
-  readonly deadlineMs?: number;
-  /**
-   * Target: how long after a failure the connection is ended under reads that do not end, which makes them quiet. UCX
-   * 1.23 over TCP may abort the *peer's* process when that happens while it is stopped. 0: never. Default 0.
-   */
-  readonly stopAfterMs?: number;
-  /** Transfers begun and not yet taken by `takeChanged`. Default 65,536. */
-  readonly transfersMax?: number;
-}
-
-const bounds = {
-  directBytesMin: { fallback: 16_384, min: 0, max: 2 ** 40 },
-  packedBytesMin: { fallback: 131_072, min: 0, max: 2 ** 40 },
-  slots: { fallback: 8, min: 0, max: 1024 },
-  slotBytes: { fallback: 2 << 20, min: 4096, max: 2 ** 30 },
-  requestBytes: { fallback: 8 << 20, min: 4096, max: 2 ** 40 },
-  readThreads: { fallback: 2, min: 1, max: 64 },
-  packPatienceMs: { fallback: 1_000, min: 1, max: 600_000 },
-  deadlineMs: { fallback: 0, min: 0, max: 86_400_000 },
-  stopAfterMs: { fallback: 0, min: 0, max: 86_400_000 },
-  transfersMax: transfersBounds,
-} as const satisfies Record<string, OptionBounds>;
+export type { NixlTransportOptions } from './nixl-options.js';
 
 /** Pulls from the memory of another process, wherever UCX reaches it. */
 export class NixlTransport implements Transport {
   readonly name = 'nixl';
   readonly capabilities: TransportCapabilities = {
     direction: 'pull',
-    memoryKinds: ['host'],
+    memoryKinds: ['host', 'cuda'],
     provesQuietOnCancel: false,
     detectsLateReads: false,
   };
@@ -96,32 +58,26 @@ export class NixlTransport implements Transport {
   private regionCount = 0;
   private opened: Promise<void> | null = null;
 
-  /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE` */
+  /** @throws `ARGUMENT_INVALID`, `NATIVE_UNAVAILABLE`, `TRANSPORT_UNAVAILABLE` for kernels that cannot be read */
   constructor(options: NixlTransportOptions = {}) {
     requireObject('options', options);
-    const value = (name: keyof typeof bounds): number => boundedOption(name, options[name], bounds[name]);
-    const tuning = Float64Array.of(
-      value('directBytesMin'),
-      value('packedBytesMin'),
-      value('requestBytes'),
-      value('packPatienceMs'),
-      value('deadlineMs'),
-      value('stopAfterMs'),
-    );
+    const settings = nixlSettings(options);
     const libraries = options.libraries ?? nixlCandidates();
     // No two agents of a fabric may have one name; a restarted process is another agent.
     const name = `state-handoff-${randomUUID()}`;
-    this.requestBytes = value('requestBytes');
-    this.readers = Array.from({ length: value('readThreads') }, (_, index) =>
+    this.requestBytes = settings.requestBytes;
+    this.readers = Array.from({ length: settings.readThreads }, (_, index) =>
       native(() =>
         addon().nixlOpen(
           libraries.join('\n'),
           index === 0 ? name : `${name}-reader-${index}`,
           index === 0 && (options.exports ?? true),
-          value('slots'),
-          value('slotBytes'),
-          tuning,
-          value('transfersMax'),
+          settings.slots,
+          settings.slotBytes,
+          settings.gpuSlotBytes,
+          settings.tuning,
+          settings.transfersMax,
+          settings.kernels,
         ),
       ),
     );
@@ -138,14 +94,15 @@ export class NixlTransport implements Transport {
 
   register(region: Region): number {
     this.requireOpen();
-    if (region.kind !== 'host' || region.native === null) {
-      throw argumentError(
-        'region',
-        'a host region of allocateHostRegion',
-        region.native === null ? 'plain memory' : region.kind,
-      );
+    if (region.native === null) {
+      throw argumentError('region', 'a region of allocateHostRegion or of GPU memory', 'plain memory');
     }
-    const [index = 0] = this.readers.map((nixl) => native(() => addon().nixlRegister(nixl, region.native as object)));
+    const handle = region.native as object;
+    const [index = 0] = this.readers.map((nixl) =>
+      native(() =>
+        region.kind === 'host' ? addon().nixlRegister(nixl, handle) : addon().nixlRegisterCuda(nixl, handle),
+      ),
+    );
     this.regionCount = index + 1;
     return index;
   }
@@ -169,14 +126,15 @@ export class NixlTransport implements Transport {
     const regions = Array.from({ length: ranges.length / 4 }, (_, index) => ({
       address: ranges[4 * index] as bigint,
       bytes: ranges[4 * index + 1] as bigint,
-      kind: ranges[4 * index + 2] === 0n ? ('host' as const) : ('cuda' as const),
+      kind: kindOf(ranges[4 * index + 2] as bigint),
       device: Number(ranges[4 * index + 3]),
     }));
-    const [address = 0n, slots = 0n, slotBytes = 0n] = staging;
+    const [address = 0n, slots = 0n, slotBytes = 0n, dataAddress = 0n, dataMemory = 0n, dataDevice = 0n] = staging;
+    const data = { address: dataAddress, kind: kindOf(dataMemory), device: Number(dataDevice) };
     return encodeNixlGrant({
       metadata: metadata.length === 0 ? null : metadata,
       regions,
-      staging: slots === 0n ? null : { address, slots: Number(slots), slotBytes: Number(slotBytes) },
+      staging: slots === 0n ? null : { address, slots: Number(slots), slotBytes: Number(slotBytes), data },
     });
   }
 
@@ -304,3 +262,5 @@ export class NixlTransport implements Transport {
     this.side.closing.requireOpen();
   }
 }
+
+const kindOf = (memory: bigint): MemoryKind => (memory === 0n ? 'host' : 'cuda');
