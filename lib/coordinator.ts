@@ -46,9 +46,9 @@ export { Float64, type Opaque, type Wire, type WireMap } from './control/protoco
 export {
   CoordinatorServer,
   type CoordinatorServerOptions,
-  type LogWriter,
   type WireCounters,
 } from './control/zeromq/coordinator-server.js';
+export type { LogWriter } from './control/zeromq/deliveries.js';
 export { registerCoordinatorMetrics } from './control/zeromq/coordinator-metrics.js';
 export type { RequestTimingsSnapshot } from './control/coordinator/request-timings.js';
 export type { HistogramSnapshot } from './observe/metrics.js';

@@ -84,7 +84,7 @@ export class Coordinator implements CoordinatorCore {
 
   tick(nowMs: number): readonly Effect[] {
     this.#flow.nowMs = nowMs;
-    for (const request of [...this.#flow.requests.values()]) {
+    for (const request of this.#flow.requests.values()) {
       if (nowMs >= request.deadlineAt)
         this.#flow.raise(request, 'expire', { reason: `its time as ${request.state} is over` });
     }
@@ -201,7 +201,7 @@ export class Coordinator implements CoordinatorCore {
     const client = this.#clients.get(peer);
     if (client === undefined) return engine !== undefined;
     this.#clients.delete(peer);
-    for (const request of [...client.requests.values()]) {
+    for (const request of client.requests.values()) {
       request.client = null;
       this.#flow.raise(request, 'abort');
     }

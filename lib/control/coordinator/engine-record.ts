@@ -3,6 +3,7 @@
  * first served: nothing overtakes what waits.
  */
 import type { EngineExtension, HeldHandoff } from '../protocol/messages.js';
+import { IdTable } from './id-table.js';
 import type { PeerId } from './interface.js';
 import type { EngineCard } from './registration.js';
 import type { RequestRecord } from './request-record.js';
@@ -15,9 +16,9 @@ export class EngineRecord {
   isRegistered = true;
   load: Readonly<Record<string, number>> = {};
   /** In the order in which they came; those that leave early are taken out. */
-  readonly queue = new Set<RequestRecord>();
+  readonly queue = new IdTable<RequestRecord>();
   /** Every request that is routed through it, whether it waits, holds a reservation or is in doubt. */
-  readonly requests = new Set<RequestRecord>();
+  readonly requests = new IdTable<RequestRecord>();
   /** Handoffs of before its registration that it still holds, by request id. */
   readonly held: Map<number, HeldHandoff>;
   /** Those of them that it has said it is done with. */
@@ -92,7 +93,7 @@ export class EngineRecord {
 
   /** The first that waits, if there is room for it. */
   next(): RequestRecord | null {
-    const [first] = this.queue;
-    return first !== undefined && this.hasRoom(first.slots) ? first : null;
+    const first = this.queue.first();
+    return first !== null && this.hasRoom(first.slots) ? first : null;
   }
 }

@@ -81,7 +81,7 @@ export class EngineRegistry {
     if (placement.engines.size === 0) this.#signature = this.#transport = null;
     heldPins.drop(engine);
     outbox.log('warn', 'engine removed', { peer: engine.peer, reason, requests: engine.requests.size });
-    for (const request of [...engine.requests]) {
+    for (const request of engine.requests.values()) {
       const lost = request.decode === engine ? 'decodeLost' : 'prefillLost';
       const content = { reason: `its ${engine.role} engine is gone: ${reason}` };
       if (request.id !== undelivered || !flow.raise(request, 'undelivered', content))
@@ -110,7 +110,7 @@ export class EngineRegistry {
   attest(owner: string): boolean {
     const { placement, flow, heldPins } = this.parts;
     for (const engine of placement.engines.values()) if (engine.owner === owner) return false;
-    for (const request of [...flow.requests.values()]) {
+    for (const request of flow.requests.values()) {
       if (request.decode?.owner === owner) flow.raise(request, 'proven');
       else if (request.prefill?.owner === owner) flow.raise(request, 'sourceGone');
     }
@@ -153,7 +153,7 @@ export class EngineRegistry {
   /** What an engine's return says about the requests that its loss left in doubt. */
   #reconcile(engine: EngineRecord): void {
     const { flow } = this.parts;
-    for (const request of [...flow.requests.values()]) {
+    for (const request of flow.requests.values()) {
       const { prefill, decode } = request;
       if (prefill !== null && prefill !== engine && prefill.peer === engine.peer)
         this.#reconcileSource(request, engine);
@@ -197,7 +197,7 @@ export class EngineRegistry {
       return;
     }
     request.decode = engine;
-    engine.requests.add(request);
+    engine.requests.set(request.id, request);
     engine.held.delete(request.id);
     // Its client was told that it failed.
     outbox.send(engine.peer, { header: 'ABORT_REQUEST', requestId: request.id });

@@ -7,6 +7,7 @@ import type { Opaque, Wire } from '../protocol/wire-value.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
 import type { EngineRecord } from './engine-record.js';
+import { IdTable } from './id-table.js';
 import type { Outbox } from './outbox.js';
 import type { Placement } from './placement.js';
 import type { RequestRecord } from './request-record.js';
@@ -26,7 +27,7 @@ export interface EventContent {
 export type RequestCounter = 'submitted' | 'completed' | 'failed' | 'aborted' | 'confirmed';
 
 export class RequestFlow {
-  readonly requests = new Map<number, RequestRecord>();
+  readonly requests = new IdTable<RequestRecord>();
   readonly counters: Record<RequestCounter, number> = {
     submitted: 0,
     completed: 0,
@@ -122,8 +123,8 @@ export class RequestFlow {
   #carryOut(request: RequestRecord, effect: RequestEffect, content: EventContent): void {
     switch (effect) {
       case 'leaveQueue':
-        request.prefill?.queue.delete(request);
-        request.decode?.queue.delete(request);
+        request.prefill?.queue.delete(request.id);
+        request.decode?.queue.delete(request.id);
         break;
       case 'submitPrefill':
         this.#submitPrefill(request);
@@ -233,15 +234,15 @@ export class RequestFlow {
 
   #take(request: RequestRecord, engine: EngineRecord): void {
     request.decode = engine;
-    engine.requests.add(request);
+    engine.requests.set(request.id, request);
     engine.reserve(request.slots);
     request.holdsDecode = true;
   }
 
   /** Enters the queue of an engine, and leaves it at once where there is room and nobody waits. */
   #join(request: RequestRecord, engine: EngineRecord): void {
-    engine.requests.add(request);
-    engine.queue.add(request);
+    engine.requests.set(request.id, request);
+    engine.queue.set(request.id, request);
     if (engine.next() === request) this.raise(request, 'dispatch');
   }
 
@@ -301,8 +302,8 @@ export class RequestFlow {
 
   #forget(request: RequestRecord): void {
     this.requests.delete(request.id);
-    request.prefill?.requests.delete(request);
-    request.decode?.requests.delete(request);
+    request.prefill?.requests.delete(request.id);
+    request.decode?.requests.delete(request.id);
     if (request.client?.requests.get(request.clientRequestId) === request) request.client.end(request.clientRequestId);
     request.client = request.submitted = request.handoff = null;
   }

@@ -2,29 +2,31 @@
 import type { SubmitRequest, SubmitRequestWithKv } from '../protocol/messages.js';
 import type { Opaque } from '../protocol/wire-value.js';
 import type { EngineRecord } from './engine-record.js';
+import { IdTable } from './id-table.js';
 import type { PeerId } from './interface.js';
 import type { RequestState } from './request-table.js';
 
 /** A connected client and its living requests by its own ids. */
 export class ClientRecord {
-  readonly requests = new Map<number, RequestRecord>();
+  readonly requests = new IdTable<RequestRecord>();
   /** Ids that ended lately: the same message once more starts nothing. */
-  readonly #ended = new Set<number>();
+  readonly #ended: number[] = [];
+  #oldestEnded = 0;
 
   constructor(readonly peer: PeerId) {}
 
   hasEnded(requestId: number): boolean {
-    return this.#ended.has(requestId);
+    return this.#ended.includes(requestId);
   }
 
   end(requestId: number): void {
     this.requests.delete(requestId);
-    this.#ended.add(requestId);
-    if (this.#ended.size <= endedMax) return;
-    for (const oldest of this.#ended) {
-      this.#ended.delete(oldest);
+    if (this.#ended.length < endedMax) {
+      this.#ended.push(requestId);
       return;
     }
+    this.#ended[this.#oldestEnded] = requestId;
+    this.#oldestEnded = (this.#oldestEnded + 1) % endedMax;
   }
 }
 

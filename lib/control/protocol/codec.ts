@@ -119,33 +119,46 @@ function headerTowards(name: string): Header {
 
 function readFields(fields: readonly Field[], count: number, reader: WireReader, message: Fields): void {
   if (count > fields.length) throw malformed('frames[0]', `at most ${fields.length} fields`, count);
-  fields.forEach((field, index) => {
+  for (let index = 0; index < fields.length; index++) {
+    const field = fields[index]!;
     if (index < count) message[field.name] = readField(field, reader);
     else if (field.otherwise === undefined) throw malformed(field.name, 'a value', undefined);
     else message[field.name] = field.otherwise;
-  });
+  }
 }
 
 function readPayload(fields: readonly Field[], frames: Frames, message: Fields): void {
   if (frames.length - 1 > fields.length) throw malformed('frames', `at most ${fields.length + 1} frames`, frames);
-  fields.forEach((field, index) => {
+  for (let index = 0; index < fields.length; index++) {
+    const field = fields[index]!;
     const frame = frames[index + 1];
     if (frame === undefined) {
       if (field.otherwise === undefined) throw malformed(field.name, 'a frame', undefined);
       message[field.name] = field.otherwise;
-      return;
+      continue;
     }
-    const reader = new WireReader(frame, `frames[${index + 1}]`);
+    // Most optional parts are nil.
+    if (frame.length === 1 && frame[0] === nil && field.otherwise === null) {
+      message[field.name] = null;
+      continue;
+    }
+    const reader = new WireReader(frame, payloadPaths[index]!);
     message[field.name] = readField(field, reader);
     reader.end();
-  });
+  }
 }
+
+const nil = 0xc0;
+/** Where errors say that a payload frame lies. */
+const payloadPaths = Array.from({ length: 8 }, (_, index) => `frames[${index + 1}]`);
 
 /** Fields that the message has and the profile does not. */
 function missingFrom(layout: Layout, profile: WireProfile): readonly Field[] {
-  if (profile === 'multi-frame' || layout.single === layout.metadata) return [];
+  if (profile === 'multi-frame' || layout.single === layout.metadata) return noFields;
   return [...layout.metadata, ...layout.payload].filter((field) => !layout.single.includes(field));
 }
+
+const noFields: readonly Field[] = [];
 
 /** How many fields are written: trailing ones that we omit at the value that stands for them are not. */
 function writtenCount(fields: readonly Field[], message: Fields): number {
@@ -190,10 +203,8 @@ function decodeBatch(
       entries.push({ requestId: idInside(body, `frames[0][1][${index}]`), needsDetokenize: isReply, body });
     } else {
       if (isReply && reader.listLength() !== 2) throw malformed(`frames[0][1][${index}]`, 'id and flag', undefined);
-      const requestId = readField({ name: 'requestId', kind: 'id' }, reader) as number;
-      const needsDetokenize = isReply
-        ? (readField({ name: 'needsDetokenize', kind: 'boolean' }, reader) as boolean)
-        : false;
+      const requestId = readField(entryId, reader) as number;
+      const needsDetokenize = isReply ? (readField(entryFlag, reader) as boolean) : false;
       entries.push({ requestId, needsDetokenize, body: bodyFrame(frames, index + 1) });
     }
   }
@@ -204,12 +215,16 @@ function decodeBatch(
     : { header, partials: entries.map(({ requestId, body }) => ({ requestId, body })) };
 }
 
+const entryId: Field = { name: 'requestId', kind: 'id' };
+const entryFlag: Field = { name: 'needsDetokenize', kind: 'boolean' };
+const entryBody: Field = { name: 'body', kind: 'opaque-map' };
+
 /** Frames beyond the declared ones are ignored (spec 1.4). */
 function bodyFrame(frames: Frames, index: number): Opaque {
   const frame = frames[index];
   if (frame === undefined) throw malformed(`frames[${index}]`, 'a body', undefined);
   const reader = new WireReader(frame, `frames[${index}]`);
-  const body = readField({ name: 'body', kind: 'opaque-map' }, reader) as Opaque;
+  const body = readField(entryBody, reader) as Opaque;
   reader.end();
   return body;
 }

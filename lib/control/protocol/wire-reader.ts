@@ -14,22 +14,30 @@ const decodedValuesMax = 1 << 18;
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** Short texts, keys above all, come again and again: their bytes and the string that was made of them. */
+interface ShortText {
+  readonly bytes: Uint8Array;
+  readonly text: string;
+}
+
 const shortLengthMax = 32;
-const shortTexts: ({ readonly bytes: Uint8Array; readonly text: string } | undefined)[] = new Array<undefined>(
-  512,
-).fill(undefined);
+/** Two places for each hash, the one used last first: two texts of one hash do not drive each other out. */
+const shortTexts: (ShortText | null)[] = new Array<null>(1024).fill(null);
 
 export class WireReader {
   private at = 0;
-  private readonly view: DataView;
+  private madeView: DataView | null = null;
   private valuesLeft = decodedValuesMax;
 
   /** @param path - what error messages start with, for example `frames[0]` */
   constructor(
     private readonly bytes: Uint8Array,
     private readonly path: string,
-  ) {
-    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  ) {}
+
+  /** Most frames are read without it. */
+  private get view(): DataView {
+    const { bytes } = this;
+    return (this.madeView ??= new DataView(bytes.buffer, bytes.byteOffset, bytes.length));
   }
 
   get atEnd(): boolean {
@@ -50,7 +58,7 @@ export class WireReader {
   opaque(depth = 0): Opaque {
     const from = this.at;
     this.skip(depth);
-    return this.bytes.subarray(from, this.at);
+    return from === 0 && this.atEnd ? this.bytes : this.bytes.subarray(from, this.at);
   }
 
   /** The bytes that are left, as they stand; they are not checked. */
@@ -127,13 +135,14 @@ export class WireReader {
     const list = new BigInt64Array(count);
     // As two words each: a bigint made for every hash costs more than all the rest.
     const words = new Int32Array(list.buffer);
+    const { view } = this;
     for (let index = 0; index < count; index++) {
       const form = this.bytes[this.at];
       if (form === 0xcf || form === 0xd3) {
         const from = this.advance(9) + 1;
-        const high = this.view.getInt32(from);
+        const high = view.getInt32(from);
         if (form === 0xcf && high < 0) throw this.error('a signed 64-bit integer', 'a larger one');
-        words[2 * index] = this.view.getInt32(from + 4);
+        words[2 * index] = view.getInt32(from + 4);
         words[2 * index + 1] = high;
       } else {
         list[index] = BigInt(this.small());
@@ -287,13 +296,16 @@ export class WireReader {
 
   private shortText(from: number, length: number): string {
     const { bytes } = this;
-    let place = length;
-    for (let index = from; index < this.at; index++) place = (Math.imul(place, 31) + bytes[index]!) & 511;
-    const known = shortTexts[place];
-    if (known?.bytes.length === length) {
-      let index = 0;
-      while (index < length && known.bytes[index] === bytes[from + index]) index++;
-      if (index === length) return known.text;
+    let hash = length;
+    for (let index = from; index < this.at; index++) hash = (Math.imul(hash, 31) + bytes[index]!) & 511;
+    const place = 2 * hash;
+    const first = shortTexts[place]!;
+    if (first !== null && this.isAt(from, length, first.bytes)) return first.text;
+    const second = shortTexts[place + 1]!;
+    shortTexts[place + 1] = first;
+    if (second !== null && this.isAt(from, length, second.bytes)) {
+      shortTexts[place] = second;
+      return second.text;
     }
     let text: string;
     try {
@@ -305,10 +317,20 @@ export class WireReader {
     return text;
   }
 
+  private isAt(from: number, length: number, expected: Uint8Array): boolean {
+    const { bytes } = this;
+    if (expected.length !== length) return false;
+    for (let index = 0; index < length; index++) if (expected[index] !== bytes[from + index]) return false;
+    return true;
+  }
+
   /** A length in 1, 2 or 4 bytes, for 0, 1 and 2. */
   private length(form: number): number {
-    if (form === 0) return this.view.getUint8(this.advance(1));
-    return form === 1 ? this.view.getUint16(this.advance(2)) : this.view.getUint32(this.advance(4));
+    const { bytes } = this;
+    const from = this.advance(2 ** form);
+    if (form === 0) return bytes[from]!;
+    const high = (bytes[from]! << 8) | bytes[from + 1]!;
+    return form === 1 ? high : high * 2 ** 16 + ((bytes[from + 2]! << 8) | bytes[from + 3]!);
   }
 
   private binary(length: number): Uint8Array {

@@ -12,6 +12,8 @@ const uint64End = 1n << 64n;
 const int64Start = -(1n << 63n);
 /** The longest form without content: its first byte and eight more. */
 const formBytesMax = 9;
+/** What the one-byte head of a text can say. */
+const shortTextMax = 31;
 
 export class WireWriter {
   private bytes = new Uint8Array(256);
@@ -45,29 +47,39 @@ export class WireWriter {
     this.raw(value);
   }
 
-  /** @param path - the value's place in the message, for errors */
-  value(value: Wire, path: string, depth = 0): void {
+  /**
+   * @param path - the value's place in the message, for errors
+   * @param key - its key in the map at `path`
+   */
+  value(value: Wire, path: string, depth = 0, key: string | null = null): void {
     switch (typeof value) {
       case 'number':
         if (Number.isSafeInteger(value)) return this.integer(value);
-        if (Number.isInteger(value)) throw argumentError(path, 'a bigint for an integer beyond 2^53 - 1', value);
+        if (Number.isInteger(value))
+          throw argumentError(placeOf(path, key), 'a bigint for an integer beyond 2^53 - 1', value);
         return this.float(value);
       case 'bigint':
-        return this.bigInteger(value, path);
+        return this.bigInteger(value, path, key);
       case 'string':
-        return this.text(value, path);
+        return this.text(value, path, key);
       case 'boolean':
         return this.byte(value ? 0xc3 : 0xc2);
       case 'object':
-        return value === null ? this.byte(0xc0) : this.object(value, path, depth);
+        return value === null ? this.byte(0xc0) : this.object(value, path, key, depth);
       default:
-        throw argumentError(path, 'a value of the protocol', value);
+        throw argumentError(placeOf(path, key), 'a value of the protocol', value);
     }
   }
 
-  private object(value: Exclude<Wire, null | boolean | number | bigint | string>, path: string, depth: number): void {
+  private object(
+    value: Exclude<Wire, null | boolean | number | bigint | string>,
+    parent: string,
+    key: string | null,
+    depth: number,
+  ): void {
     if (value instanceof Float64) return this.float(value.value);
     if (value instanceof Uint8Array) return this.binary(value);
+    const path = placeOf(parent, key);
     if (depth >= wireDepthMax) throw argumentError(path, `at most ${wireDepthMax} levels`, value);
     if (Array.isArray(value)) {
       const list = value as readonly Wire[];
@@ -77,10 +89,10 @@ export class WireWriter {
     }
     if (!(value instanceof Map)) throw argumentError(path, 'a value of the protocol', value);
     this.mapHead(value.size);
-    for (const [key, inner] of value as ReadonlyMap<unknown, Wire>) {
-      if (typeof key !== 'string') throw argumentError(path, 'keys that are strings', key);
-      this.text(key, path);
-      this.value(inner, `${path}.${key}`, depth + 1);
+    for (const [innerKey, inner] of value as ReadonlyMap<unknown, Wire>) {
+      if (typeof innerKey !== 'string') throw argumentError(path, 'keys that are strings', innerKey);
+      this.text(innerKey, path, null);
+      this.value(inner, path, depth + 1, innerKey);
     }
   }
 
@@ -99,13 +111,13 @@ export class WireWriter {
     else this.view.setBigInt64(this.form(0xd3, 8), BigInt(value));
   }
 
-  private bigInteger(value: bigint, path: string): void {
+  private bigInteger(value: bigint, path: string, key: string | null): void {
     this.room(formBytesMax);
     const number = Number(value);
     if (Number.isSafeInteger(number)) return this.integer(number);
     if (value >= 0n && value < uint64End) this.view.setBigUint64(this.form(0xcf, 8), value);
     else if (value < 0n && value >= int64Start) this.view.setBigInt64(this.form(0xd3, 8), value);
-    else throw argumentError(path, 'an integer of 64 bits', value);
+    else throw argumentError(placeOf(path, key), 'an integer of 64 bits', value);
   }
 
   private float(value: number): void {
@@ -113,9 +125,10 @@ export class WireWriter {
     this.view.setFloat64(this.form(0xcb, 8), value);
   }
 
-  private text(value: string, path: string): void {
-    if (!isWellFormed(value)) throw argumentError(path, 'text without lone surrogates', value);
+  private text(value: string, path: string, key: string | null): void {
     this.room(5 + value.length * 3);
+    if (value.length <= shortTextMax && this.shortAscii(value)) return;
+    if (!isWellFormed(value)) throw argumentError(placeOf(path, key), 'text without lone surrogates', value);
     // The head's size depends on the length in bytes, which is known for short ASCII only after writing it.
     const headAt = this.at;
     const guess = value.length <= 31 ? 1 : value.length <= 0xff ? 2 : value.length <= 0xffff ? 3 : 5;
@@ -127,6 +140,20 @@ export class WireWriter {
     else if (size === 3) this.view.setUint16(this.form(0xda, 2), written);
     else this.view.setUint32(this.form(0xdb, 4), written);
     this.at += written;
+  }
+
+  /** Most keys and names are this; @returns false, with nothing written, for those that are not. */
+  private shortAscii(value: string): boolean {
+    const { bytes } = this;
+    let at = this.at + 1;
+    for (let index = 0; index < value.length; index++) {
+      const code = value.charCodeAt(index);
+      if (code > 0x7f) return false;
+      bytes[at++] = code;
+    }
+    bytes[this.at] = 0xa0 | value.length;
+    this.at = at;
+    return true;
   }
 
   private binary(value: Uint8Array): void {
@@ -177,6 +204,10 @@ export class WireWriter {
     this.bytes = larger;
     this.view = new DataView(larger.buffer);
   }
+}
+
+function placeOf(path: string, key: string | null): string {
+  return key === null ? path : `${path}.${key}`;
 }
 
 function isWellFormed(text: string): boolean {

@@ -7,25 +7,19 @@
 import type { Router } from 'zeromq';
 import { systemClock, type Clock } from '../../clock.js';
 import { argumentError, isHandoffError } from '../../errors.js';
-import type { CoordinatorCore, CoordinatorSnapshot, Effect, LogLevel, PeerId } from '../coordinator/interface.js';
-import { decodeMessage, encodeMessage, placeOf, type Frames, type WireProfile } from '../protocol/codec.js';
-import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import type { CoordinatorCore, CoordinatorSnapshot, PeerId } from '../coordinator/interface.js';
+import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
+import type { ToCoordinator } from '../protocol/messages.js';
 import { checkReach, parseEndpoint } from './address.js';
 import { shellStatus, shown } from './shell-status.js';
 import type { CurveGate } from './curve-gate.js';
 import type { CurveServer } from './curve-peers.js';
 import { PeerRoutes, type Refusal } from './peer-routes.js';
 import { bindRouter, openRouter, type OpenedRouter } from './router-socket.js';
+import { Deliveries, type LogWriter } from './deliveries.js';
 import { watchDisconnects } from './disconnects.js';
 import { EngineWatch } from './engine-watch.js';
-import { defaultOutboxLimits, Outboxes, type OutboxLimits } from './outboxes.js';
-
-/** Where the process's log lines go. */
-export type LogWriter = (
-  level: LogLevel,
-  event: string,
-  fields: Readonly<Record<string, string | number | boolean | null>>,
-) => void;
+import { defaultOutboxLimits, type OutboxLimits } from './outboxes.js';
 
 /** How a coordinator listens. */
 export interface CoordinatorServerOptions {
@@ -69,7 +63,8 @@ export interface WireCounters {
 const probeId = Number.MAX_SAFE_INTEGER;
 const framesMax = 1 << 17;
 const tickMs = 250;
-const retryMs = 10;
+/** Messages whose effects go out together. */
+const takenAtOnce = 16;
 const probeGapMs = 50;
 
 /** A coordinator that listens. Made by {@link CoordinatorServer.start}; ends by `drain`, `close`, or a client's SHUTDOWN. */
@@ -87,26 +82,14 @@ export class CoordinatorServer {
   private readonly profile: WireProfile;
   private readonly clock: Clock;
   private readonly log: LogWriter;
-  private readonly outboxes: Outboxes;
+  private readonly deliveries: Deliveries;
   private readonly engines = new EngineWatch();
   private readonly timers: NodeJS.Timeout[] = [];
-  private readonly effects: Effect[] = [];
-  private working: Promise<void> | null = null;
   private probeTimer: NodeJS.Timeout | null = null;
-  private retryTimer: NodeJS.Timeout | null = null;
   private isDraining = false;
+  private isStopping = false;
   private isClosed = false;
-  private stopReason: string | null = null;
-  private readonly counts = {
-    received: 0,
-    malformed: 0,
-    sent: 0,
-    receivedBytes: 0,
-    sentBytes: 0,
-    undelivered: 0,
-    overflowed: 0,
-    refusedMessages: 0,
-  };
+  private readonly counts = { received: 0, malformed: 0, receivedBytes: 0, refusedMessages: 0 };
 
   /**
    * Binds and begins to serve.
@@ -146,19 +129,30 @@ export class CoordinatorServer {
     this.profile = options.profile ?? 'multi-frame';
     this.clock = options.clock ?? systemClock;
     this.log = options.log ?? (() => undefined);
-    this.outboxes = new Outboxes(options.outboxLimits ?? defaultOutboxLimits);
+    this.deliveries = new Deliveries({
+      router,
+      routes,
+      core: this.core,
+      profile: this.profile,
+      outboxLimits: options.outboxLimits ?? defaultOutboxLimits,
+      clock: this.clock,
+      log: this.log,
+      completeStatus: (status) => shellStatus(status, this),
+      stop: (reason) => this.stop(reason),
+    });
     this.address = router.lastEndpoint ?? '';
     this.fellBack = fellBack;
     // Not before the socket has told its end: a context that is shut down earlier leaves the observer behind.
     void watchDisconnects(router.events, () => this.probeSoon()).then(() => gate?.close());
-    this.timers.push(setInterval(() => this.perform(this.core.tick(this.clock.now())), tickMs));
+    this.timers.push(setInterval(() => this.deliveries.perform(this.core.tick(this.clock.now())), tickMs));
     this.ended = this.serve();
     // Who awaits it sees a failure; who does not is told by the log.
     this.ended.catch((error: unknown) => this.log('error', 'coordinator failed', { reason: reasonOf(error) }));
   }
 
   get wire(): WireCounters {
-    return { ...this.counts, refusedKeys: this.gate?.refused ?? 0, waitingBytes: this.outboxes.bytes };
+    const { counts, waitingBytes } = this.deliveries;
+    return { ...this.counts, ...counts, refusedKeys: this.gate?.refused ?? 0, waitingBytes };
   }
 
   /** Whether it refuses new requests. */
@@ -203,24 +197,24 @@ export class CoordinatorServer {
     this.isClosed = true;
     for (const timer of this.timers) clearInterval(timer);
     if (this.probeTimer !== null) clearTimeout(this.probeTimer);
-    if (this.retryTimer !== null) clearTimeout(this.retryTimer);
-    await this.working;
+    await this.deliveries.close();
     this.router.close();
     await this.ended.catch(() => undefined);
   }
 
   private async serve(): Promise<void> {
     while (!this.isClosed) {
-      let parts: Buffer[];
       try {
-        parts = await this.router.receive();
+        this.take(await this.router.receive());
+        // What lies there already is taken with it, so that all that it causes goes out in one go: each wake of the socket's
+        // own thread costs more than the work on a small message.
+        for (let more = takenAtOnce - 1; more > 0 && !this.isClosed && this.router.readable; more--)
+          this.take(await this.router.receive());
       } catch (error) {
         if (this.isClosed) return;
         throw error;
       }
-      this.take(parts);
-      // Everything that one message caused is out before the next is looked at.
-      if (this.working !== null) await this.working;
+      await this.deliveries.flush();
     }
   }
 
@@ -247,10 +241,10 @@ export class CoordinatorServer {
     if (this.isDraining && (message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV')) {
       const reason = 'the coordinator is draining';
       const refusal = { header: 'REQUEST_ERROR', requestId: message.requestId, reason, sourceSafe: true } as const;
-      this.perform([{ kind: 'send', peer, message: refusal }]);
+      this.deliveries.add([{ kind: 'send', peer, message: refusal }]);
       return;
     }
-    this.perform(this.core.receive(now, peer, message));
+    this.deliveries.add(this.core.receive(now, peer, message));
   }
 
   /** Nothing of it reaches the core. An engine that registers is told, since it would wait. */
@@ -263,108 +257,14 @@ export class CoordinatorServer {
   private rejectRegistration(routingId: string, reason: string): void {
     const frames = encodeMessage(this.profile, 'engine', { header: 'REGISTRATION_ERROR', reason });
     // Whoever does not read it is not waited for.
-    void this.putTo(routingId, frames);
+    void this.deliveries.putTo(routingId, frames);
   }
 
-  private perform(effects: readonly Effect[]): void {
-    if (effects.length === 0 || this.isClosed) return;
-    for (const effect of effects) this.effects.push(effect);
-    // Begins later: what only logs is over at once, and must not end before it is known to have begun.
-    this.working ??= Promise.resolve().then(() => this.work());
-  }
-
-  private async work(): Promise<void> {
-    for (let next = this.effects.shift(); next !== undefined; next = this.effects.shift()) {
-      if (next.kind === 'send') await this.send(next.peer, next.message);
-      else if (next.kind === 'log') this.log(next.level, next.event, next.fields);
-      else if (next.kind === 'stop') this.stopReason ??= next.reason;
-    }
-    this.working = null;
-    if (this.stopReason !== null && !this.isClosed) {
-      this.log('info', 'stopping', { reason: this.stopReason });
-      setImmediate(() => void this.close());
-    }
-  }
-
-  private async send(peer: PeerId, said: ToEngine | ToClient): Promise<void> {
-    const message = said.header === 'STATUS_REPLY' ? { ...said, status: shellStatus(said.status, this) } : said;
-    const place = placeOf(message);
-    let frames: Frames;
-    try {
-      frames = encodeMessage(this.profile, place, message as never);
-    } catch (error) {
-      if (!isHandoffError(error)) throw error;
-      this.log('error', 'message cannot be written', { header: message.header, reason: error.message });
-      this.wasUndelivered(peer, message);
-      return;
-    }
-    // What is said to one peer arrives in order: behind what waits already, all waits.
-    const result = this.outboxes.has(peer) ? 'full' : await this.put(peer, frames);
-    if (result === 'full') this.wait(peer, message, frames, place === 'engine');
-    else if (result === 'gone') this.wasUndelivered(peer, message);
-  }
-
-  private async put(peer: PeerId, frames: Frames): Promise<'sent' | 'full' | 'gone'> {
-    const routingId = this.routes.routeOf(peer);
-    return routingId === null ? 'gone' : this.putTo(routingId, frames);
-  }
-
-  private async putTo(routingId: string, frames: Frames): Promise<'sent' | 'full' | 'gone'> {
-    try {
-      await this.router.send([Buffer.from(routingId, 'latin1'), ...(frames as Uint8Array[])]);
-      this.counts.sent++;
-      for (const frame of frames) this.counts.sentBytes += frame.length;
-      return 'sent';
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === 'EAGAIN') return 'full';
-      if (code === 'EHOSTUNREACH' || this.isClosed) return 'gone';
-      throw error;
-    }
-  }
-
-  private wait(peer: PeerId, message: ToEngine | ToClient, frames: Frames, isEngine: boolean): void {
-    const bytes = frames.reduce((sum, frame) => sum + frame.length, 64);
-    const overflow = this.outboxes.add(peer, { message, frames, bytes }, isEngine);
-    if (overflow.kind === 'engine') {
-      this.log('warn', 'engine does not read', { peer: shown(peer), waitingBytes: this.outboxes.bytesOf(peer) });
-      this.wasUndelivered(peer, message);
-    } else if (overflow.kind === 'client') {
-      this.endSlowRequests(peer, overflow.requestIds);
-    }
-    this.retryTimer ??= setTimeout(() => void this.retry(), retryMs);
-  }
-
-  /** A client that does not read loses its replies: each request is aborted, and the client told in a few bytes. */
-  private endSlowRequests(peer: PeerId, requestIds: readonly number[]): void {
-    this.counts.overflowed += requestIds.length;
-    this.log('warn', 'client reads too slowly', { peer: shown(peer), requests: requestIds.length });
-    const reason = 'the client reads its replies too slowly, they were dropped';
-    for (const requestId of requestIds) {
-      const message = { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: false } as const;
-      const frames = encodeMessage(this.profile, 'client', message);
-      const told = this.outboxes.add(peer, { message, frames, bytes: 256 }, false);
-      if (told.kind !== 'none') this.perform(this.core.peerLost(this.clock.now(), peer));
-      this.perform(this.core.receive(this.clock.now(), peer, { header: 'ABORT_REQUEST', requestId }));
-    }
-  }
-
-  private async retry(): Promise<void> {
-    await this.working;
-    for (const peer of this.outboxes.peers) {
-      for (let entry = this.outboxes.first(peer); entry !== undefined; entry = this.outboxes.first(peer)) {
-        const result = await this.put(peer, entry.frames);
-        if (result === 'full') break;
-        if (result === 'gone') for (const { message } of this.outboxes.drop(peer)) this.wasUndelivered(peer, message);
-        else this.outboxes.shift(peer);
-      }
-    }
-    this.retryTimer = this.outboxes.bytes > 0 && !this.isClosed ? setTimeout(() => void this.retry(), retryMs) : null;
-  }
-
-  private wasUndelivered(peer: PeerId, message: ToEngine | ToClient): void {
-    this.counts.undelivered++;
-    this.perform(this.core.undelivered(this.clock.now(), peer, message));
+  private stop(reason: string): void {
+    if (this.isStopping || this.isClosed) return;
+    this.isStopping = true;
+    this.log('info', 'stopping', { reason });
+    setImmediate(() => void this.close());
   }
 
   /** Some connection is gone; which one, only a mandatory send tells. */
@@ -377,16 +277,16 @@ export class CoordinatorServer {
   }
 
   private async probe(): Promise<void> {
-    await this.working;
+    await this.deliveries.flush();
     const message = { header: 'RELEASE_KV', requestId: probeId, instance: null } as const;
     const frames = encodeMessage(this.profile, 'engine', message);
     for (const peer of this.engines.peers) {
       if (this.isClosed) return;
-      if ((await this.put(peer, frames)) !== 'gone') continue;
+      if ((await this.deliveries.put(peer, frames)) !== 'gone') continue;
       this.engines.lost(peer);
-      this.outboxes.drop(peer);
+      this.deliveries.drop(peer);
       this.log('warn', 'engine is gone', { peer: shown(peer) });
-      this.perform(this.core.peerLost(this.clock.now(), peer));
+      this.deliveries.perform(this.core.peerLost(this.clock.now(), peer));
     }
   }
 }

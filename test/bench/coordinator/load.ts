@@ -4,7 +4,7 @@
  * only, so that one clock says how long a hop took.
  */
 import { Dealer } from 'zeromq';
-import { encodeMessage, type Frames } from '../../../lib/control/protocol/codec.js';
+import { decodeMessage, encodeMessage, type Frames } from '../../../lib/control/protocol/codec.js';
 import { WireReader } from '../../../lib/control/protocol/wire-reader.js';
 import {
   hashFrames,
@@ -98,6 +98,13 @@ export async function coordinatorLoad(address: string, setting: Setting, prompts
   const say = sender(client);
   say(encodeMessage('multi-frame', 'coordinator', { header: 'CONNECT' }));
   await client.receive();
+  // Engines without roles are not told that they have joined.
+  for (let joined = 0; joined < sockets.length - 1;) {
+    say(encodeMessage('multi-frame', 'coordinator', { header: 'STATUS' }));
+    const reply = decodeMessage('multi-frame', 'client', await client.receive());
+    const engines = reply.header === 'STATUS_REPLY' ? reply.status.get('engines') : [];
+    joined = Array.isArray(engines) ? engines.length : 0;
+  }
   let nextId = 0;
   return {
     run: async (count, inFlight) => {

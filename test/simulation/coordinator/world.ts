@@ -53,6 +53,9 @@ export class ControlWorld {
   readonly #dead = new Set<string>();
   #rates: NetworkRates;
   #core: Coordinator;
+  /** Effects that go out with the next. */
+  #pending: Effect[] = [];
+  #isPending = false;
   #runs = 0;
   #calls = 0;
   #hasRestarted = false;
@@ -197,14 +200,29 @@ export class ControlWorld {
 
   #receive(peer: PeerId, message: ToCoordinator): void {
     this.#note(`${peer} > ${message.header} ${'requestId' in message ? message.requestId : ''}`);
-    this.#act(this.#core.receive(this.agenda.now, peer, message));
+    this.#actSoon(this.#core.receive(this.agenda.now, peer, message));
     if (this.#calls++ % 16 === 0) this.#checkQueues();
   }
 
+  /** What several messages cause may go out together: until then none of it is known to have been delivered. */
+  #actSoon(effects: readonly Effect[]): void {
+    const { agenda } = this;
+    const core = this.#core;
+    this.#pending.push(...effects);
+    if (this.#isPending) return;
+    this.#isPending = true;
+    agenda.after(this.random.chance(0.5) ? 0 : this.random.float() * this.plan.delayMsMax, () => {
+      if (core === this.#core) this.#act([]);
+    });
+  }
+
   #act(effects: readonly Effect[]): void {
+    const all = [...this.#pending, ...effects];
+    this.#pending = [];
+    this.#isPending = false;
     const undelivered: (() => readonly Effect[])[] = [];
     const core = this.#core;
-    for (const effect of effects) {
+    for (const effect of all) {
       if (effect.kind !== 'send') continue;
       const { peer, message } = effect;
       this.#note(`${peer} < ${message.header} ${'requestId' in message ? message.requestId : ''}`);
@@ -277,6 +295,8 @@ export class ControlWorld {
       if (process !== undefined) process.isAcked = false;
     }
     this.#hasRestarted = true;
+    this.#pending = [];
+    this.#isPending = false;
     this.#core = this.#newCore();
     for (const { peer } of this.plan.engines)
       this.agenda.after(this.random.float() * this.plan.reconnectMsMax, () => this.#connectEngine(peer));
