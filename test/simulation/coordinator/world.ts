@@ -7,6 +7,7 @@ import type { Effect, PeerId } from '../../../lib/control/coordinator/interface.
 import type { ToClient, ToCoordinator, ToEngine } from '../../../lib/control/protocol/messages.js';
 import { encodeValue } from '../../../lib/control/protocol/wire-bytes.js';
 import { SeededRandom } from '../../../lib/testing/index.js';
+import { miscounted, uncleared } from './engine-counts.js';
 import { EngineProcess } from './engines.js';
 import { Agenda, Line, type NetworkRates } from './network.js';
 import { planControl, type ControlPlan } from './plan.js';
@@ -342,14 +343,7 @@ export class ControlWorld {
   }
 
   #checkQueues(): void {
-    for (const { peer, queued, active, requestCapacity, slotsUsed, slotCapacity } of this.#core.snapshot(
-      this.agenda.now,
-    ).engines) {
-      const hasRoom = active < requestCapacity && (slotCapacity === 0 || slotsUsed < slotCapacity);
-      if (queued > 0 && hasRoom) this.violation(`${peer} has room, and ${queued} wait for it`);
-      if (active > requestCapacity || slotsUsed > slotCapacity) this.violation(`${peer} has given more than it has`);
-      if (active < 0 || slotsUsed < 0) this.violation(`${peer} counts below nothing`);
-    }
+    for (const wrong of miscounted(this.#core.snapshot(this.agenda.now).engines)) this.violation(wrong);
   }
 
   /** Before deaths are attested: what is pinned without a living reason is in doubt, by a reader that is dead. */
@@ -385,10 +379,7 @@ export class ControlWorld {
       if (state !== 'in-doubt' || owner !== null || !this.#hasRestarted)
         this.violation(`pin ${requestId} is left: ${state}, owner ${owner}`);
     }
-    for (const { peer, active, queued, slotsUsed } of engines) {
-      if (queued + active + slotsUsed > 0)
-        this.violation(`${peer} ends with ${active} active, ${queued} queued, ${slotsUsed} slots`);
-    }
+    for (const left of uncleared(engines)) this.violation(left);
     this.#checkPins();
   }
 
