@@ -33,6 +33,13 @@ interface Import {
 }
 
 /** One life of an engine. */
+/** A reader copies from a source. */
+export interface Read {
+  readonly requestId: number;
+  readonly source: EngineProcess | null;
+  readonly reader: EngineProcess;
+}
+
 export class EngineProcess {
   isAlive = true;
   /** Whether the coordinator has acknowledged this connection's registration; before, what it says is of before. */
@@ -80,7 +87,7 @@ export class EngineProcess {
       transports: [transport],
       held: this.#held(),
     };
-    world.sayNow(plan.peer, {
+    world.say(plan.peer, {
       header: 'REGISTER_ROLE',
       role: plan.role,
       transport,

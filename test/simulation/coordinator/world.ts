@@ -8,19 +8,13 @@ import type { ToClient, ToCoordinator, ToEngine } from '../../../lib/control/pro
 import { encodeValue } from '../../../lib/control/protocol/wire-bytes.js';
 import { SeededRandom } from '../../../lib/testing/index.js';
 import { miscounted, uncleared } from './engine-counts.js';
-import { EngineProcess } from './engines.js';
+import { EngineProcess, type Read } from './engines.js';
 import { Agenda, Line, type NetworkRates } from './network.js';
 import { planControl, type ControlPlan } from './plan.js';
 
 interface Connection {
   readonly up: Line<ToCoordinator>;
   readonly down: Line<ToEngine | ToClient>;
-}
-
-export interface Read {
-  readonly requestId: number;
-  readonly source: EngineProcess | null;
-  readonly reader: EngineProcess;
 }
 
 interface Asked {
@@ -107,10 +101,6 @@ export class ControlWorld {
     const connection = this.#connections.get(peer);
     connection?.up.send(message);
     return connection !== undefined;
-  }
-
-  sayNow(peer: PeerId, message: ToCoordinator): void {
-    this.say(peer, message);
   }
 
   endRead(requestId: number, source: EngineProcess | null, reader: EngineProcess): void {
