@@ -24,6 +24,7 @@ export type { Axis, AxisName, BufferGeometry, RowMajorInput } from './memory/axe
 export {
   computeBlockHashes,
   computeBlockHashesAsync,
+  parentHashes,
   type BlockHashOptions,
   type Tokens,
 } from './memory/block-hash.js';

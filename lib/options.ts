@@ -4,6 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import { systemClock, type Clock } from './clock.js';
 import { argumentError } from './errors.js';
+import { isRecord } from './json.js';
 
 /** Ends of patience. A deadline ends a request; it never gives memory back. `null` means no deadline. */
 export interface DeadlineOptions {
@@ -89,6 +90,8 @@ const optionNames: ReadonlySet<string> = new Set(['instance', 'incarnation', 'ep
 
 /** @throws `OPTION_INVALID` naming the option, what was expected and what came */
 export function compileOptions(options: StateHandoffOptions, usableBlocks: number): CompiledOptions {
+  const given: unknown = options;
+  if (!isRecord(given)) throw optionError('options', 'an object', given);
   requireKnownKeys('options', options, optionNames);
   const epoch = options.epoch ?? 0;
   if (!Number.isSafeInteger(epoch) || epoch < 0) throw optionError('options.epoch', 'an integer of at least 0', epoch);

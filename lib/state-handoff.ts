@@ -5,6 +5,7 @@
  * where the engine schedules. Nothing here blocks; listeners are called when the call that caused a notice is over.
  */
 import { EventEmitter } from 'eventemitter3';
+import { requireObject } from './argument-shape.js';
 import type { InstanceCard } from './compatibility.js';
 import type { LogRecord, RankGroup } from './control/rank-group.js';
 import type { DecodeSide } from './decode/decode-side.js';
@@ -201,6 +202,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
     if (request === null) throw argumentError('request', 'a label, or an object with `requestId`', request);
     const requestId = typeof request === 'object' ? request.requestId : request;
     checkPrepared(prepared);
+    requireObject('options', options);
     const ready = checkFence(options.ready, 'options.ready');
     return this.notices.call(() => prefill.capture(requestId, prepared, ready));
   }
@@ -480,6 +482,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    */
   scheduleWaitingRequests(waitingPromptCount: number): number {
     this.requireRole('decode');
+    if (!Number.isSafeInteger(waitingPromptCount) || waitingPromptCount < 0)
+      throw argumentError('waitingPromptCount', 'an integer of at least 0', waitingPromptCount);
     if (waitingPromptCount > 0) {
       throw new HandoffError(
         'PROMPT_ON_DECODE',
@@ -574,6 +578,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    * @throws (rejects) `MEMORY_IN_DOUBT`, `HANDOFF_STILL_PINNED`; what is in doubt stays as it is
    */
   async resetPendingKvImports(options: { readonly deadlineMs?: number } = {}): Promise<void> {
+    requireObject('options', options);
     const running = this.requireRunning();
     const { decode, prefill, log } = running;
     const deadline = this.options.clock.now() + checkDeadline(options.deadlineMs, 30_000);
@@ -608,6 +613,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
 
   /** Takes no more, and resolves when nothing is under way or pinned. @throws (rejects) `DRAIN_DEADLINE` */
   async drain(options: { readonly deadlineMs?: number } = {}): Promise<void> {
+    requireObject('options', options);
     const running = this.requireRunning();
     const deadline = this.options.clock.now() + checkDeadline(options.deadlineMs, 60_000);
     this.state = 'draining';
@@ -629,6 +635,7 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    * @throws (rejects) `MEMORY_IN_DOUBT`, `HANDOFF_STILL_PINNED`
    */
   async close(options: { readonly force?: boolean } = {}): Promise<void> {
+    requireObject('options', options);
     if (this.state === 'closed') return;
     const { running } = this;
     if (running !== null && options.force !== true) this.requireQuiet(running);
@@ -764,6 +771,7 @@ function usableBlocks(engine: EngineContext): number {
 }
 
 function checkSetupOptions(options: SetupOptions): void {
+  requireObject('options', options);
   for (const key of Object.keys(options)) {
     if (key !== 'group' && key !== 'carrier' && key !== 'balance')
       throw argumentError(`options.${key}`, 'group, carrier or balance', key, 'OPTION_INVALID');

@@ -87,8 +87,14 @@ export async function computeBlockHashesAsync(
   }
 }
 
-/** For {@link BlockAllocator.register}: the parent of each of a prompt's hashes is the one before; 0 is none. */
+/**
+ * For {@link BlockAllocator.register}: the parent of each of a prompt's hashes is the one before; 0 is none.
+ *
+ * @param hashes - of the prompt's complete blocks, in order
+ * @throws `ARGUMENT_INVALID` for anything but a `BigInt64Array`
+ */
 export function parentHashes(hashes: BigInt64Array): BigInt64Array {
+  if (!types.isBigInt64Array(hashes)) throw argumentError('hashes', 'a BigInt64Array', hashes);
   const parents = new BigInt64Array(hashes.length);
   if (hashes.length > 1) parents.set(hashes.subarray(0, -1), 1);
   return parents;

@@ -1,6 +1,6 @@
 /** What an engine hands over when a prompt is computed, and what must be true of it (spec 6.2). */
 import type { EngineContext, RequestId } from '../engine-context.js';
-import { argumentError, HandoffError } from '../errors.js';
+import { describeValue, argumentError, HandoffError } from '../errors.js';
 
 /** A request whose prompt is computed, handed over before the engine's own cleanup. */
 export interface FinishedPrefill {
@@ -66,7 +66,17 @@ export function checkFinished(context: EngineContext, path: string, request: Fin
     message: string,
   ) => new HandoffError(code, `${path}.${message}`, { phase: 'prefill', details: { requestId: request.requestId } });
   if (!Number.isSafeInteger(request.promptTokens) || request.promptTokens < 1) {
-    throw wrong('ARGUMENT_INVALID', `promptTokens: expected an integer of at least 1, got ${request.promptTokens}`);
+    throw wrong(
+      'ARGUMENT_INVALID',
+      `promptTokens: expected an integer of at least 1, got ${describeValue(request.promptTokens)}`,
+    );
+  }
+  const { resumeLogProbs } = request;
+  if (resumeLogProbs !== null && resumeLogProbs !== undefined && !Array.isArray(resumeLogProbs)) {
+    throw wrong(
+      'RESUME_TOKENS_INVALID',
+      `resumeLogProbs: expected a list or null, got ${describeValue(resumeLogProbs)}`,
+    );
   }
   if (request.resumeTokens.length !== resume) {
     throw wrong('RESUME_TOKENS_INVALID', `resumeTokens: expected ${resume} tokens, got ${request.resumeTokens.length}`);
@@ -88,7 +98,10 @@ export function checkFinished(context: EngineContext, path: string, request: Fin
     throw wrong('SSM_METADATA_INVALID', 'slot: expected the slot of a hybrid request, got null');
   }
   if (context.ssm === null && request.slot !== null) {
-    throw wrong('SSM_METADATA_INVALID', `slot: expected null for a model without SSM state, got ${request.slot}`);
+    throw wrong(
+      'SSM_METADATA_INVALID',
+      `slot: expected null for a model without SSM state, got ${describeValue(request.slot)}`,
+    );
   }
   const token = request.resumeTokens.findIndex((each) => !Number.isSafeInteger(each));
   if (token >= 0) {

@@ -8,8 +8,7 @@ import { HandoffError } from '../../lib/errors.js';
 import { defaultTicketLimits } from '../../lib/limits.js';
 import { exportKvDescriptor } from '../../lib/prefill/handoff-metadata.js';
 import { rankPositions, smallShape, TestMemory } from '../../lib/testing/test-memory.js';
-
-type Values = readonly unknown[];
+import { spoiled, type Values } from '../support/nonsense.js';
 
 const geometry = {
   region: 0,
@@ -123,6 +122,7 @@ const rows: Readonly<Record<string, Values>> = {
   ],
   makeSsmLayout: [ssmLayout],
   orderTransports: [table, ['host']],
+  parentHashes: [BigInt64Array.of(3n, 4n)],
   parseInferenceShards: ['tp=1', 1],
   parseInstanceCard: [card],
   planInstances: [instance, instance, 'first', limits],
@@ -157,28 +157,6 @@ const rows: Readonly<Record<string, Values>> = {
 
 /** Covered by their own matrix of misuse. */
 const elsewhere = new Set(['StateHandoff', 'InProcessRankGroup', 'SocketRankGroup', 'HandoffError']);
-const nonsense: Values = [undefined, null, 7, -1, Number.NaN, 'x', true, 7n, [], [null], {}, () => null, Symbol('s')];
-
-/** `values` with one value after another, at any depth of plain lists and objects, replaced or left out. */
-function* spoiled(value: unknown, path: string): Generator<readonly [path: string, value: unknown]> {
-  for (const bad of nonsense) yield [`${path} = ${shown(bad)}`, bad];
-  if (Array.isArray(value)) {
-    for (const [index, item] of value.entries()) {
-      for (const [at, bad] of spoiled(item, `${path}[${index}]`)) yield [at, value.with(index, bad)];
-    }
-  } else if (typeof value === 'object' && value !== null && Object.getPrototypeOf(value) === Object.prototype) {
-    for (const [key, item] of Object.entries(value)) {
-      for (const [at, bad] of spoiled(item, `${path}.${key}`)) yield [at, { ...value, [key]: bad }];
-    }
-  }
-}
-const shown = (value: unknown): string =>
-  typeof value === 'object' && value !== null
-    ? JSON.stringify(value)
-    : typeof value === 'bigint'
-      ? '7n'
-      : String(value);
-
 const isClass = (value: unknown): boolean =>
   typeof value === 'function' && Function.prototype.toString.call(value).startsWith('class ');
 
