@@ -2,8 +2,8 @@
  * What this machine has for handoffs: for each transport what was found where, its version, what it lacks and what mends
  * that. Finds out by trying: makes each transport with a small region, as an engine would, and closes it again.
  */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { basename, dirname, isAbsolute, join } from 'node:path';
+import { existsSync, readdirSync } from 'node:fs';
+import { basename, dirname, isAbsolute } from 'node:path';
 import { isHandoffError } from '../errors.js';
 import type { JsonObject } from '../json.js';
 import { allocateCudaRegion } from '../memory/cuda-region.js';
@@ -13,6 +13,7 @@ import type { Region } from '../memory/region.js';
 import type { NativeCudaDescription } from '../native/cuda-types.js';
 import type { Transport } from '../transfer/transport.js';
 import type { TransportEntry } from '../transfer/transport-registry.js';
+import { ownPackage } from '../package-root.js';
 import { nixlCandidates, nixlWheel } from '../transfer/transports/nixl-library.js';
 import { NixlTransport } from '../transfer/transports/nixl.js';
 import { shippedTransports } from '../transfer/transports/shipped.js';
@@ -54,7 +55,7 @@ export async function describeMachine(): Promise<MachineReport> {
   }
   return {
     format: 1,
-    sdk: ownVersion(),
+    sdk: ownPackage()?.version ?? 'unknown',
     node: process.versions.node,
     platform: `${process.platform} ${process.arch}`,
     machine,
@@ -164,15 +165,4 @@ export function wheelVersion(library: string): string | null {
   if (wheel === undefined || !existsSync(packages)) return null;
   const info = readdirSync(packages).find((name) => name.startsWith(`${wheel}-`) && name.endsWith('.dist-info'));
   return info === undefined ? null : info.slice(wheel.length + 1, -'.dist-info'.length);
-}
-
-function ownVersion(): string {
-  for (let folder = __dirname; ; folder = dirname(folder)) {
-    const manifest = join(folder, 'package.json');
-    if (existsSync(manifest)) {
-      const { name, version } = JSON.parse(readFileSync(manifest, 'utf8')) as { name?: string; version?: string };
-      if (name === 'state-handoff') return version ?? 'unknown';
-    }
-    if (dirname(folder) === folder) return 'unknown';
-  }
 }

@@ -4,6 +4,8 @@
  * nothing else of it. A command's code is loaded when it is called, so that none pays for another's packages.
  */
 
+import { ownPackage } from '../package-root.js';
+
 /** Writes one line; to standard output unless told otherwise. */
 export type WriteLine = (line: string) => void;
 
@@ -55,7 +57,7 @@ function usage(table: Readonly<Record<string, CommandEntry>>): string[] {
     '',
     ...Object.entries(table).map(([name, { summary }]) => `  ${name.padEnd(width)}  ${summary}`),
     '',
-    'state-handoff COMMAND --help tells more of one.',
+    'state-handoff COMMAND --help tells more of one; state-handoff --version says which this is.',
   ];
 }
 
@@ -69,6 +71,10 @@ export async function runCommand(
   if (name === '--help' || name === undefined) {
     for (const line of usage(table)) (name === undefined ? output.writeError : output.write)(line);
     return name === undefined ? 2 : 0;
+  }
+  if (name === '--version') {
+    output.write(ownPackage()?.version ?? 'unknown');
+    return 0;
   }
   if (!Object.hasOwn(table, name)) {
     output.writeError(

@@ -1,7 +1,8 @@
 /** The only door to the native addon. Loads it once per environment and says clearly why when it cannot. */
-import { existsSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 import { HandoffError } from '../errors.js';
+import { ownPackage } from '../package-root.js';
 import type { CudaAddon } from './cuda-types.js';
 import type { MemoryAddon } from './memory-types.js';
 import type { NcclAddon } from './nccl-types.js';
@@ -24,7 +25,10 @@ export function addon(): Addon {
 }
 
 function load(): Addon {
-  const path = join(packageRoot(), 'build', 'Release', 'state_handoff.node');
+  const root = ownPackage()?.root;
+  if (root === undefined)
+    throw new HandoffError('NATIVE_UNAVAILABLE', "the package root was not found above the SDK's own files");
+  const path = join(root, 'build', 'Release', 'state_handoff.node');
   if (!existsSync(path)) {
     throw new HandoffError(
       'NATIVE_UNAVAILABLE',
@@ -41,19 +45,5 @@ function load(): Addon {
       `the native addon does not load because ${(cause as Error).message}; run \`npm rebuild state-handoff\``,
       { cause, details: { path } },
     );
-  }
-}
-
-/** Sources and compiled files lie at different depths; the package's own manifest marks its root. */
-function packageRoot(): string {
-  for (let directory = __dirname; ; directory = dirname(directory)) {
-    const manifest = join(directory, 'package.json');
-    if (existsSync(manifest)) {
-      const { name } = JSON.parse(readFileSync(manifest, 'utf8')) as { name?: string };
-      if (name === 'state-handoff') return directory;
-    }
-    if (dirname(directory) === directory) {
-      throw new HandoffError('NATIVE_UNAVAILABLE', "the package root was not found above the SDK's own files");
-    }
   }
 }

@@ -1,4 +1,5 @@
 /** Promises of the command line's door: it finds the command, hands over its arguments and ends with its status. */
+import { readFileSync } from 'node:fs';
 import { commands, runCommand } from '../../lib/cli/state-handoff.js';
 
 async function run(args: readonly string[], table?: Parameters<typeof runCommand>[2]) {
@@ -22,6 +23,11 @@ test('a command gets the arguments behind its name, and its status is the status
   };
   expect(await run(['probe', 'a', '--help'], table)).toMatchObject({ status: 7 });
   expect(seen).toEqual([['a', '--help']]);
+});
+
+test('--version is the version of the package', async () => {
+  const { version } = JSON.parse(readFileSync('package.json', 'utf8')) as { version: string };
+  expect(await run(['--version'])).toEqual({ status: 0, lines: [version], errors: [] });
 });
 
 test('--help lists every command; nothing at all is an error that lists them too', async () => {
