@@ -1,5 +1,7 @@
 /** Everything a host engine, a router or an operator's tool imports. Named exports only. */
-export { StateHandoff, type AddOptions, type SetupOptions } from './state-handoff.js';
+export { StateHandoff } from './state-handoff.js';
+export type { AddOptions } from './calls/decode-calls.js';
+export type { SetupOptions } from './calls/setup-calls.js';
 export { errorCodes, HandoffError, isHandoffError } from './errors.js';
 export type { HandoffErrorCode, HandoffErrorInit, HandoffPhase } from './errors.js';
 export type { HandoffRef, ImportNotice, StateHandoffEvents } from './events.js';

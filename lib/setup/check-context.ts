@@ -227,3 +227,16 @@ function requireCount(path: string, value: unknown, minimum: number): void {
 function invalid(path: string, expected: string, got: unknown): HandoffError {
   return argumentError(path, expected, got, 'ENGINE_CONTEXT_INVALID');
 }
+
+/** Blocks that requests can have: all but the dummy block. @throws `ENGINE_CONTEXT_INVALID` */
+export function usableBlocks(engine: EngineContext): number {
+  const poolSize = (engine as Partial<EngineContext> | null)?.blocks?.poolSize;
+  if (!Number.isSafeInteger(poolSize) || (poolSize as number) < 2)
+    throw argumentError(
+      'engine.blocks.poolSize',
+      'at least 2 blocks, the dummy block included',
+      poolSize,
+      'ENGINE_CONTEXT_INVALID',
+    );
+  return (poolSize as number) - 1;
+}

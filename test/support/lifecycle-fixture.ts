@@ -10,7 +10,8 @@ import type { Finished, PrefilledRequest, RequestId, SamplingParams } from '../.
 import { isHandoffError, type HandoffError } from '../../lib/errors.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
-import { StateHandoff, type SetupOptions } from '../../lib/state-handoff.js';
+import type { SetupOptions } from '../../lib/calls/setup-calls.js';
+import { StateHandoff } from '../../lib/state-handoff.js';
 import type { ModelBlockPool } from '../../lib/testing/index.js';
 import {
   modelBlockHashes,

@@ -18,8 +18,6 @@ const linesMax = 400;
 
 /** Files over the alarm that are better whole, with the reason. */
 export const longFiles: Readonly<Record<string, string>> = {
-  'lib/state-handoff.ts':
-    'the public class: every method with its side, its errors and its ownership; the work is elsewhere',
   'lib/decode/decode-role.ts': 'one machine: every effect of the import table, in one switch',
   'lib/testing/model-block-pool.ts': 'the whole allocator in plain words, to be read beside the native one',
   'test/unit/coordinator.test.ts': 'one object, one promise a test',
