@@ -1,6 +1,7 @@
 /** `state-handoff/coordinator`: the control plane that ships with the package. Needs the package `zeromq`. */
 export { Coordinator } from './control/coordinator/coordinator.js';
 export type { CoordinatorLimits, CoordinatorOptions } from './control/coordinator/coordinator-options.js';
+export { expectedEngines, type ExpectedEngine } from './control/coordinator/expected-engines.js';
 export type {
   CoordinatorCore,
   CoordinatorSnapshot,

@@ -13,7 +13,7 @@ export type ReferenceProcess = WorkerProcess<typeof referenceCommands, typeof re
  * @throws (rejects) when it cannot go on
  */
 export async function compare(
-  setting: Omit<EngineSetting, 'coordinator' | 'corrupt' | 'ranks'>,
+  setting: Omit<EngineSetting, 'coordinator' | 'corrupt' | 'identity' | 'ranks'>,
   due: readonly Observation[],
   vigil: Vigil,
   say: (line: string) => void,
@@ -36,7 +36,7 @@ export async function compare(
   );
   begun(worker);
   const ranks = { ...rankShape({}), stages: null, rank: 0, world: 'none', secret: '' };
-  worker.send({ kind: 'start', engine: { ...setting, coordinator: null, corrupt: false, ranks } });
+  worker.send({ kind: 'start', engine: { ...setting, coordinator: null, identity: '', corrupt: false, ranks } });
   await vigil.until('the comparing engine to be ready', () => ready);
   for (const { request, sampling } of due) {
     worker.send({ kind: 'run', id: request.id, prompt: Array.from(request.prompt), sampling });

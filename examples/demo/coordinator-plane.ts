@@ -14,6 +14,8 @@ import {
   type WireMap,
 } from 'state-handoff/coordinator';
 import type { ControlPlane, Engines } from './control-plane.js';
+import { shardSpec, type EngineShapes } from './engine-shapes.js';
+import type { DemoOptions } from './options.js';
 import type { Observation } from './observation.js';
 import type { Stage } from './scenario.js';
 
@@ -45,9 +47,17 @@ export class CoordinatorPlane implements ControlPlane {
     });
   }
 
-  /** @throws (rejects) when it does not start */
-  static async start(blockSize: number, events: PlaneEvents): Promise<CoordinatorPlane> {
-    const settings = { policy: 'longest_prefix', 'drain-ms': 0, 'log-level': 'error' };
+  /** It takes the engines of these options and no others. @throws (rejects) when it does not start */
+  static async start(
+    { blockSize, ...options }: EngineShapes & Pick<DemoOptions, 'blockSize'>,
+    events: PlaneEvents,
+  ): Promise<CoordinatorPlane> {
+    const settings = {
+      'inference-shards': shardSpec(options),
+      policy: 'longest_prefix',
+      'drain-ms': 0,
+      'log-level': 'error',
+    };
     return new CoordinatorPlane(await spawnCoordinator(settings), blockSize, events);
   }
 

@@ -62,7 +62,7 @@ class DecodeWorker {
     send: (message: Message<typeof decodeAnswers>) => void,
     fail: (error: unknown) => void,
   ): Promise<DecodeWorker> {
-    const { coordinator: address } = setting;
+    const { coordinator: address, identity } = setting;
     const onToken: NonNullable<EngineOptions['onToken']> = ({ requestId, token, index }) =>
       address === null
         ? send({ kind: 'token', id: String(requestId), index, token })
@@ -73,7 +73,7 @@ class DecodeWorker {
     const onMoment = (): void => parts.worker?.look();
     const rank = await EngineRank.open('decode', setting, build, { onMoment });
     const worker = (parts.worker = new DecodeWorker(rank, setting.corrupt, send, fail));
-    if (address !== null) await rank.join({ address, onHandoff: (order) => worker.receive(order) });
+    if (address !== null) await rank.join({ address, identity, onHandoff: (order) => worker.receive(order) });
     return worker;
   }
 

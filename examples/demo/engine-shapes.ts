@@ -55,6 +55,15 @@ function staged(side: 'prefill' | 'decode', given: ReadonlyMap<string, string>, 
   });
 }
 
+/** What `--inference-shards` of the coordinator is given for these engines: prefill's first, each a shard of its own. */
+export function shardSpec({ prefill, decode }: EngineShapes): string {
+  const shards = (role: string, shapes: readonly RankShape[]): string[] =>
+    shapes.map(
+      ({ tp, pp, ep, dp, expertTp }) => `tp=${tp},pp=${pp},ep=${ep},dp=${dp},expt_tp=${expertTp},role=${role}`,
+    );
+  return [...shards('prefill', prefill), ...shards('decode', decode)].join('+');
+}
+
 /** A key that is given twice is a slip; the reference takes the last one (spec 2). */
 function shardsIn(spec: string, needsRoles: boolean): readonly InferenceShard[] {
   const parsed = parseInferenceShards(spec);

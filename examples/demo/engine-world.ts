@@ -33,7 +33,7 @@ export class EngineWorld<Commands extends Schema, Answers extends Schema> {
    * @param label - of the world among its side's; empty when there is only one
    */
   constructor(
-    side: Side,
+    private readonly side: Side,
     label: string,
     private readonly shape: RankShape,
     answers: Answers,
@@ -63,13 +63,18 @@ export class EngineWorld<Commands extends Schema, Answers extends Schema> {
       .map((leader): EngineInstance<Commands, Answers> => ({ shape, leader }));
   }
 
-  /** Tells every rank what it is and how to find the others. */
-  start(engine: Omit<EngineSetting, 'ranks'>): void {
+  /**
+   * Tells every rank what it is and how to find the others.
+   *
+   * @param shard - of which number this is among all worlds' shards; a coordinator knows its engines by that
+   */
+  start(engine: Omit<EngineSetting, 'ranks' | 'identity'>, shard: number): void {
     const world = `state-handoff-demo-${process.pid}-${randomBytes(8).toString('hex')}`;
     const secret = randomBytes(16).toString('hex');
     for (const worker of this.workers) {
       const ranks = { ...this.shape, stages: this.shape.stages ?? null, rank: worker.place.rank, world, secret };
-      worker.process.send({ kind: 'start', engine: { ...engine, ranks } } as never);
+      const identity = `${this.side}_s${shard}_dp${worker.place.instance}`;
+      worker.process.send({ kind: 'start', engine: { ...engine, ranks, identity } } as never);
     }
   }
 }

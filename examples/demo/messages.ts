@@ -119,6 +119,8 @@ const engine = record({
   ranks,
   /** Where the coordinator listens; null: the router carries the messages itself. */
   coordinator: nullable(text(256)),
+  /** What a coordinator knows the engine by (`--inference-shards`). */
+  identity: text(64),
   /** Decode: flips one bit of the first request's state once it has landed, to show that a wrong byte is found out. */
   corrupt: flag,
 });

@@ -34,8 +34,8 @@ class PrefillWorker {
     };
     const rank = await EngineRank.open('prefill', setting, (options) => new Engine(options), { onTicket });
     const worker = (parts.worker = new PrefillWorker(rank, send));
-    const { coordinator: address } = setting;
-    if (address !== null) await rank.join({ address, prefill: (order) => worker.compute(order) });
+    const { coordinator: address, identity } = setting;
+    if (address !== null) await rank.join({ address, identity, prefill: (order) => worker.compute(order) });
     return worker;
   }
 

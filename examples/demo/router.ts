@@ -56,7 +56,7 @@ export class Router {
   private readonly casualties: Killed[] = [];
   private doubtful = 0;
   private readonly ends: RankEnd[] = [];
-  private readonly pairSetting: Omit<EngineSetting, 'blocks' | 'corrupt' | 'ranks' | 'coordinator'>;
+  private readonly pairSetting: Omit<EngineSetting, 'blocks' | 'corrupt' | 'ranks' | 'coordinator' | 'identity'>;
   private prefills: readonly Prefill[] = [];
   private decodes: readonly Decode[] = [];
   private plane!: ControlPlane;
@@ -152,8 +152,8 @@ export class Router {
     this.say(`processes: router ${process.pid}, ${coordinator}prefill ${ids('prefill')}, decode ${ids('decode')}`);
     // Prefill holds what decode has no room for yet.
     const setting = { ...this.pairSetting, coordinator: address };
-    for (const world of this.prefills) world.start({ ...setting, blocks: 3 * blocks, corrupt: false });
-    for (const world of this.decodes) world.start({ ...setting, blocks, corrupt });
+    this.prefills.forEach((world, index) => world.start({ ...setting, blocks: 3 * blocks, corrupt: false }, index));
+    this.decodes.forEach((world, index) => world.start({ ...setting, blocks, corrupt }, prefill.length + index));
     await this.vigil.until('all workers to be ready', () => this.cards.length === workers.length);
     this.checkCards();
     await this.plane.begin({ prefills: this.prefillInstances, decodes: this.decodeInstances });
@@ -173,7 +173,7 @@ export class Router {
         tell(seen, ...rest);
         this.vigil.heard();
       };
-    this.plane = await CoordinatorPlane.start(blockSize, {
+    this.plane = await CoordinatorPlane.start(this.options, {
       token: heard((seen, token: number) => this.stream(seen, token)),
       finished: heard((seen, finished: NonNullable<Observation['finished']>) => this.finished(seen, finished)),
       failed: heard((seen, code: string, message: string) => this.failed(seen, code, message)),

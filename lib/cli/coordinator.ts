@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import type * as pino from 'pino';
 import { Coordinator } from '../control/coordinator/coordinator.js';
+import { expectedEngines, type ExpectedEngine } from '../control/coordinator/expected-engines.js';
 import type { LogLevel } from '../control/coordinator/interface.js';
 import { CoordinatorServer } from '../control/zeromq/coordinator-server.js';
 import type { LogWriter } from '../control/zeromq/deliveries.js';
@@ -14,7 +15,7 @@ import type { CurveServer } from '../control/zeromq/curve-peers.js';
 import { openMetrics, type MetricsEndpoint } from '../control/zeromq/metrics-endpoint.js';
 import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
-import { parseInferenceShards, requireDisaggregated, shardInstances } from '../topology/inference-shards.js';
+import { parseInferenceShards, requireDisaggregated } from '../topology/inference-shards.js';
 import { readAllowList, readKeyFile } from './key-file.js';
 import type { Command } from './state-handoff.js';
 
@@ -24,7 +25,8 @@ const usage = `usage: state-handoff coordinator [flags]
   --aggregated          engines without a role: each computes and generates
   --inference-shards SPEC
                         the engines of the deployment, for example tp=2,role=prefill+tp=1,dp=2,role=decode: says
-                        whether they have roles, and the first line names each under "engines"
+                        whether they have roles; the first line names each under "engines", and no
+                        other may register
   --profile PROFILE     multi-frame (default) or single-frame: how messages are cut into frames
   --behaviour GEN       gen-c (default) or gen-b: how engines are scored
   --policy POLICY       load_balanced (default), longest_prefix or first_prefix_block
@@ -79,6 +81,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       isDisaggregated,
       behaviour: choiceOf(settings, 'behaviour', ['gen-c', 'gen-b']),
       policy: choiceOf(settings, 'policy', ['load_balanced', 'longest_prefix', 'first_prefix_block']),
+      engines,
       pushTransports: textOf(settings, 'push-transports', 'nccl').split(','),
       // Above every id of the run before, which engines may still hold.
       firstRequestId: Date.now() * 1_000,
@@ -100,7 +103,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       fell_back: server.fellBack,
       instance,
       metrics: metrics?.url ?? null,
-      engines,
+      engines: engines?.map(({ identity }) => identity) ?? null,
     };
     write(JSON.stringify({ event: 'listening', ...where }));
     try {
@@ -117,16 +120,18 @@ export const coordinator: Command = async (args, { write, writeError }) => {
   }
 };
 
-/** `engines`: by their names in the reference (spec 1.2), in the order of the shards; null where nobody told. */
-function deploymentOf(settings: Settings): { readonly isDisaggregated: boolean; readonly engines: string[] | null } {
+/** `engines`: null where nobody told. */
+function deploymentOf(settings: Settings): {
+  readonly isDisaggregated: boolean;
+  readonly engines: readonly ExpectedEngine[] | null;
+} {
   const [spec, isAggregated] = [settings['inference-shards'], settings['aggregated'] === true];
   if (typeof spec !== 'string') return { isDisaggregated: !isAggregated, engines: null };
   try {
     const parsed = parseInferenceShards(spec);
     if (parsed.isDisaggregated) requireDisaggregated(parsed);
     if (parsed.isDisaggregated && isAggregated) throw argumentError('shards', 'no role beside aggregated', spec);
-    const engines = shardInstances(parsed).map(({ identity }) => identity);
-    return { isDisaggregated: parsed.isDisaggregated, engines };
+    return { isDisaggregated: parsed.isDisaggregated, engines: expectedEngines(parsed) };
   } catch (cause) {
     if (!isHandoffError(cause)) throw cause;
     throw new HandoffError('OPTION_INVALID', `inference-shards: ${cause.message}`, { cause });

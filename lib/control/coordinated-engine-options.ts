@@ -32,6 +32,11 @@ export interface CoordinatedEngineOptions {
   readonly handoff: StateHandoff;
   /** As the coordinator printed it, for example `tcp://127.0.0.1:5757`. Only rank 0 connects to it. */
   readonly address: string;
+  /**
+   * Its name on the control plane, for a coordinator that knows its engines (`--inference-shards`): `prefill_s0_dp0`, see
+   * `shardInstances`. Default: made of the instance's name; with `curve` it is that name.
+   */
+  readonly identity?: string;
   /** The coordinator's. Default `multi-frame`. */
   readonly profile?: WireProfile;
   /** Keys and name, for a coordinator that uses CURVE; the name is this engine's alone. */

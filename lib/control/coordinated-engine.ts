@@ -90,6 +90,7 @@ export class CoordinatedEngine {
       address: options.address,
       profile: options.profile ?? 'multi-frame',
       curve: options.curve,
+      identity: options.identity,
       statusMs: statusInterval(options),
       status: () => loadNumbers(this.handoff),
       instance: card.instance,

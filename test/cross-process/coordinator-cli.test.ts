@@ -23,6 +23,7 @@ interface Running {
     readonly address: string;
     readonly fell_back: boolean;
     readonly metrics: string | null;
+    readonly engines: readonly string[] | null;
   };
   readonly ended: Promise<number | null>;
   readonly log: () => string;
@@ -62,6 +63,32 @@ const meta = wireMap({
   head_dim: 8,
   num_layers_global: 2,
   num_kv_heads_global: 2,
+});
+
+it('takes the engines that --inference-shards names, and no others', async () => {
+  const shards = 'role=prefill + role=decode, tp=2';
+  const { first } = await run('--address', 'tcp://127.0.0.1:0', '--inference-shards', shards);
+  expect(first.engines).toEqual(['prefill_s0_dp0', 'decode_s1_dp0']);
+  const registers = async (name: string, role: string): Promise<unknown> => {
+    const engine = connect(first.address, name);
+    const message = {
+      header: 'REGISTER_ROLE',
+      role,
+      transport: 'nixl',
+      instanceMeta: [meta],
+      extension: null,
+    } as const;
+    await engine.send(encodeMessage('multi-frame', 'coordinator', message) as Uint8Array[]);
+    return decodeMessage('multi-frame', 'engine', await engine.receive());
+  };
+  const refusal = (reason: string) => ({ header: 'REGISTRATION_ERROR', reason });
+  expect(await registers('prefill_s0_dp0', 'prefill')).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  expect(await registers('prefill_s0_dp1', 'prefill')).toEqual(
+    refusal('identity: expected one of prefill_s0_dp0, decode_s1_dp0, got "prefill_s0_dp1"'),
+  );
+  expect(await registers('decode_s1_dp0', 'decode')).toEqual(
+    refusal('transfer metadata: expected 2 ranks, tp 2 × pp 1 of decode_s1_dp0, got 1'),
+  );
 });
 
 it.each<WireProfile>(['multi-frame', 'single-frame'])(

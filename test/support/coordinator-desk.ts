@@ -17,8 +17,12 @@ export function handoffBody(kvMeta: Wire = wire({ base_addr: 1 }), blockIds: Wir
 }
 
 export interface EngineWords {
+  /** Default: by the first letter of the peer. */
+  readonly role?: string;
   readonly transport?: string;
   readonly meta?: Readonly<Record<string, Wire>>;
+  /** What each of several ranks says beside it. */
+  readonly ranks?: readonly Readonly<Record<string, Wire>>[];
   readonly incarnation?: string;
   readonly transports?: readonly string[];
   readonly held?: readonly HeldHandoff[];
@@ -33,6 +37,8 @@ export interface Sent {
 export class CoordinatorDesk {
   readonly core: Coordinator;
   now = 0;
+  /** Why registrations were refused. */
+  readonly refusals: string[] = [];
 
   constructor(options: Partial<CoordinatorOptions> = {}) {
     this.core = new Coordinator({ instance: 'run1', isDisaggregated: true, ...options });
@@ -40,7 +46,11 @@ export class CoordinatorDesk {
 
   /** What the core does with a message, as effects. */
   hear(peer: string, message: ToCoordinator): readonly Effect[] {
-    return this.core.receive(this.now++, peer, message);
+    const effects = this.core.receive(this.now++, peer, message);
+    for (const effect of effects)
+      if (effect.kind === 'send' && effect.message.header === 'REGISTRATION_ERROR')
+        this.refusals.push(effect.message.reason);
+    return effects;
   }
 
   /** The same, messages only, in words: `peer HEADER …`. */
@@ -53,8 +63,8 @@ export class CoordinatorDesk {
   }
 
   engine(peer: string, said: EngineWords = {}): string[] {
-    const { transport = 'nixl', incarnation, meta = {} } = said;
-    const entry = wire({
+    const { transport = 'nixl', incarnation, meta = {}, ranks = [{}] } = said;
+    const entry = {
       request_capacity: 8,
       tokens_per_block: 16,
       element_size: 2,
@@ -62,13 +72,13 @@ export class CoordinatorDesk {
       num_layers_global: 4,
       num_kv_heads_global: 8,
       ...meta,
-    });
+    };
     const { transports = [transport], held = [] } = said;
     return this.say(peer, {
       header: 'REGISTER_ROLE',
-      role: peer.startsWith('p') ? 'prefill' : 'decode',
+      role: said.role ?? (peer.startsWith('p') ? 'prefill' : 'decode'),
       transport,
-      instanceMeta: [entry],
+      instanceMeta: ranks.map((rank) => wire({ ...entry, ...rank })),
       extension: incarnation === undefined ? null : { instance: peer, incarnation, transports, held },
     });
   }

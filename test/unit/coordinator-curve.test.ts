@@ -224,12 +224,13 @@ test('an engine that is gone is found by its name', async () => {
 
 test('an engine’s connection takes keys, and is told when they are not its own', async () => {
   const scene = await open();
-  const connection = (curve: CurvePeer) => {
+  const connection = (curve: CurvePeer, identity?: string) => {
     const made = new EngineConnection({
       address: scene.server.address,
       profile: 'multi-frame',
       curve,
       instance: 'some engine',
+      identity,
       status: () => ({}),
       statusMs: null,
       register: () => register as never,
@@ -254,6 +255,10 @@ test('an engine’s connection takes keys, and is told when they are not its own
   expect(() => connection({ ...peerOf('alice'), secretKey: 'no' })).toThrow(
     'options.curve.secretKey: expected a CURVE key',
   );
+  expect(() => connection(peerOf('alice'), 'prefill_s0_dp0')).toThrow(
+    'options.identity: expected that of options.curve, alice, got "prefill_s0_dp0"',
+  );
+  expect(() => connection(peerOf('alice'), 'no name')).toThrow('options.identity: expected up to 64 letters');
   expect(scene.core.engine).toBe('alice');
 });
 

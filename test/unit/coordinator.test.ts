@@ -1,5 +1,6 @@
 /** The coordinator's promises one by one: spec 14.7, ownership, signals, and what restarts prove. */
 import type { Coordinator } from '../../lib/control/coordinator/coordinator.js';
+import { expectedEngines } from '../../lib/control/coordinator/expected-engines.js';
 import { waits } from '../../lib/control/coordinator/request-table.js';
 import { decodeValue } from '../../lib/control/protocol/wire-bytes.js';
 import type { HeldHandoff } from '../../lib/control/protocol/messages.js';
@@ -7,6 +8,7 @@ import { Float64, type Wire } from '../../lib/control/protocol/wire-value.js';
 import {
   CoordinatorDesk,
   deskWith,
+  type EngineWords,
   finishedBody,
   handoffBody,
   submitMessage,
@@ -14,6 +16,7 @@ import {
   wire,
   words,
 } from '../support/coordinator-desk.js';
+import { parseInferenceShards } from '../../lib/topology/inference-shards.js';
 
 const state = wire({ element_size: 2, ssm_layout: wire({ layer_start: 0, num_layers: 4, dims: wire({ nheads: 4 }) }) });
 const hybrid = (slots: number) => ({
@@ -136,6 +139,53 @@ describe('registration', () => {
     c.lose('d2');
     c.submit('c1', 3);
     expect(c.prefilled('p1', 3)).toEqual(['c1 REQUEST_ERROR 3 safe', 'p1 RELEASE_KV 3']);
+  });
+
+  describe('of a deployment that is known', () => {
+    const engines = expectedEngines(parseInferenceShards('tp=2,role=prefill+tp=1,dp=2,role=decode'));
+    const ranks = [0, 1].map((tp_rank) => ({ tp_rank, tp_size: 2, pp_rank: 0, pp_size: 1 }));
+
+    test('the engines come under their names', () => {
+      const desk = open({ engines });
+      expect(desk.engine('prefill_s0_dp0', { ranks })).toEqual(['prefill_s0_dp0 REGISTER_ROLE_ACK']);
+      for (const peer of ['decode_s1_dp0', 'decode_s1_dp1'])
+        expect(desk.engine(peer)).toEqual([`${peer} REGISTER_ROLE_ACK`]);
+    });
+
+    test.each<[string, string, EngineWords, string]>([
+      [
+        'an engine of another name',
+        'decode_s1_dp2',
+        {},
+        'identity: expected one of prefill_s0_dp0, decode_s1_dp0, decode_s1_dp1, got "decode_s1_dp2"',
+      ],
+      ['one of too few ranks', 'prefill_s0_dp0', {}, 'expected 2 ranks, tp 2 × pp 1 of prefill_s0_dp0, got 1'],
+      [
+        'one of another shape',
+        'prefill_s0_dp0',
+        { ranks: [0, 1].map((pp_rank) => ({ tp_rank: 0, tp_size: 1, pp_rank, pp_size: 2 })) },
+        'transfer metadata[0].tp_size: expected 2, as prefill_s0_dp0 has, got 1',
+      ],
+      [
+        'one of another role',
+        'decode_s1_dp0',
+        { role: 'prefill' },
+        'expected decode, as decode_s1_dp0 has, got prefill',
+      ],
+    ])('%s is rejected', (_name, peer, said, message) => {
+      const desk = open({ engines });
+      desk.engine(peer, said);
+      expect(desk.refusals).toEqual([expect.stringContaining(message)]);
+      expect(desk.core.snapshot(0).engines).toEqual([]);
+    });
+
+    test('so is one without a role of another name', () => {
+      const desk = open({ isDisaggregated: false, engines: expectedEngines(parseInferenceShards('dp=2')) });
+      expect(['mp-coord-1', 'mp-coord-2'].map((peer) => desk.say(peer, { header: 'REGISTER' }))).toEqual([
+        [],
+        ['mp-coord-2 REGISTRATION_ERROR'],
+      ]);
+    });
   });
 
   test('the same identity again ends what the stale engine had, and may not change its role', () => {

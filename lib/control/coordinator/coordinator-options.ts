@@ -2,6 +2,7 @@
 import { argumentError } from '../../errors.js';
 import type { Opaque } from '../protocol/wire-value.js';
 import type { RoutingPolicy } from '../routing/engine-chooser.js';
+import type { ExpectedEngine } from './expected-engines.js';
 import type { Behaviour } from '../routing/scoring.js';
 
 /** Bounds and deadlines; every one may be lowered or raised. Times in ms; null: none. */
@@ -36,6 +37,8 @@ export interface CoordinatorOptions {
   readonly oneTransport?: boolean;
   /** Transports whose source sends once its target is ready (KV_TRANSFER_READY, SEND_KV). Default: `nccl`. */
   readonly pushTransports?: readonly string[];
+  /** The deployment's engines (`expectedEngines`); others are refused. Null or absent: whoever comes. */
+  readonly engines?: readonly ExpectedEngine[] | null;
   /** Requests an engine without a role takes at once, for scoring. */
   readonly engineRequestsMax?: number;
   /**
@@ -94,6 +97,7 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
     behaviour,
     policy: options.policy ?? 'load_balanced',
     pushTransports,
+    engines: options.engines ?? null,
     oneTransport: options.oneTransport ?? behaviour === 'gen-b',
     engineRequestsMax,
     firstRequestId,

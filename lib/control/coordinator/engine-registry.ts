@@ -7,6 +7,7 @@ import type { HeldHandoff, RegisterRole } from '../protocol/messages.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
 import { EngineRecord } from './engine-record.js';
+import { checkExpected } from './expected-engines.js';
 import type { HeldPins, HeldPin } from './held-pins.js';
 import type { PeerId } from './interface.js';
 import type { Outbox } from './outbox.js';
@@ -49,6 +50,7 @@ export class EngineRegistry {
     if (before !== undefined) this.remove(before, 'it registered again');
     try {
       if (options.isDisaggregated) throw refusal('this coordinator takes engines with a role only');
+      checkExpected(options.engines, peer, null);
       this.#rebindOwnership(this.#join(peer, null, options.engineRequestsMax));
     } catch (error) {
       this.#reject(peer, error);
@@ -62,6 +64,7 @@ export class EngineRegistry {
     try {
       if (!options.isDisaggregated) throw refusal('this coordinator takes engines without a role only');
       const card = readRegistration(message);
+      checkExpected(options.engines, peer, card);
       this.#checkFleet(card, before ?? null);
       const engine = this.#join(peer, card, card.requestCapacity);
       this.#signature = card.signature;

@@ -5,11 +5,11 @@
  */
 import { createHash } from 'node:crypto';
 import type { Dealer } from 'zeromq';
-import { HandoffError, isHandoffError } from '../../errors.js';
+import { argumentError, HandoffError, isHandoffError } from '../../errors.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { RegisterRole, ToCoordinator, ToEngine } from '../protocol/messages.js';
 import { Float64, type Wire, type WireMap } from '../protocol/wire-value.js';
-import type { CurvePeer } from './curve-peers.js';
+import { checkPeerName, type CurvePeer } from './curve-peers.js';
 import { curveIdentity, type SocketIdentity } from './socket-identity.js';
 import { watchDisconnects } from './disconnects.js';
 import { loadZeromq } from './load-zeromq.js';
@@ -20,6 +20,8 @@ export interface EngineConnectionOptions {
   readonly profile: WireProfile;
   /** Absent: plain. Its name then stands for the instance. */
   readonly curve: CurvePeer | undefined;
+  /** Absent: made of the instance's name, or the name that its keys prove. */
+  readonly identity: string | undefined;
   /** The instance's name; its connection has the same identity after a restart. */
   readonly instance: string;
   /** Said first on every connection, made anew for each. */
@@ -52,11 +54,15 @@ export class EngineConnection {
   private malformedCount = 0;
   private settle: { resolve: () => void; reject: (error: HandoffError) => void } | null = null;
 
-  /** @throws `OPTION_INVALID` for keys that are none */
+  /** @throws `OPTION_INVALID` for keys that are none, and for an identity that is none or another than they prove */
   constructor(private readonly options: EngineConnectionOptions) {
-    const { instance, curve } = options;
+    const { instance, identity, curve } = options;
+    if (identity !== undefined) checkPeerName(identity, 'options.identity');
+    if (curve !== undefined && identity !== undefined && identity !== curve.name)
+      throw argumentError('options.identity', `that of options.curve, ${curve.name}`, identity, 'OPTION_INVALID');
     const name = createHash('sha256').update(instance).digest('hex').slice(0, 40);
-    this.identity = curve === undefined ? { routingId: `engine-${name}` } : curveIdentity(curve, 'options.curve');
+    this.identity =
+      curve === undefined ? { routingId: identity ?? `engine-${name}` } : curveIdentity(curve, 'options.curve');
   }
 
   get isRegistered(): boolean {
