@@ -74,7 +74,7 @@ export function recordField(
   throw fieldError(path, key, 'a map', value, code);
 }
 
-/** A list of at most `lengthMax` values. */
+/** A list of at most `lengthMax` values, none of them left out: what a list has no entry for is undefined. */
 export function listField(
   record: Fields,
   key: string,
@@ -83,7 +83,7 @@ export function listField(
   code: HandoffErrorCode = 'TICKET_INVALID',
 ): readonly unknown[] {
   const value = own(record, key);
-  if (Array.isArray(value) && value.length <= lengthMax) return value;
+  if (Array.isArray(value) && value.length <= lengthMax) return Array.from(value as unknown[]);
   throw fieldError(path, key, `a list of at most ${lengthMax}`, value, code);
 }
 

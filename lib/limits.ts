@@ -53,6 +53,9 @@ export function checkTicketLimits(limits: TicketLimits): void {
   }
 }
 
+/** Bytes of one element of a buffer. */
+export const elementBytesMax = 16;
+
 /** Block ids, slots and token ids are signed 32-bit on both sides of the native line. */
 export const int32Max = 0x7fff_ffff;
 

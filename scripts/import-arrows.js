@@ -14,6 +14,7 @@ const pureFiles = [
   'lib/memory/axes-geometry.ts',
   'lib/memory/index-range.ts',
   'lib/memory/integer-field.ts',
+  'lib/memory/layer-cover.ts',
   'lib/memory/allocators.ts',
   'lib/transfer/plan-*.ts',
   'lib/transfer/copy-program.ts',

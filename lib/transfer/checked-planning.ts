@@ -144,12 +144,12 @@ export function rectangleBetween(
   }
   requireText('tableAxis', tableAxis);
   requireObject('options', options);
-  if (options.unit !== undefined) {
+  if ((options.unit ?? null) !== null) {
     requireObject('options.unit', options.unit);
-    requireText('options.unit.axis', options.unit.axis);
-    requireInteger('options.unit.count', options.unit.count, 1);
+    requireText('options.unit.axis', options.unit?.axis);
+    requireInteger('options.unit.count', options.unit?.count, 1);
   }
-  if (options.apart !== undefined) requireText('options.apart', options.apart);
+  if ((options.apart ?? null) !== null) requireText('options.apart', options.apart);
   if (options.label !== undefined) requireObject('options.label', options.label);
   return rectangle.rectangleBetween(source, target, ranges, tableAxis, options);
 }

@@ -5,11 +5,10 @@
 import { argumentError } from '../errors.js';
 import { isRecord } from '../json.js';
 import { fieldError, integerField, listField, optionalStringField, own, type Fields } from '../json-fields.js';
-import { int32Max, type TicketLimits } from '../limits.js';
+import { elementBytesMax, int32Max, type TicketLimits } from '../limits.js';
 import { bufferEnd, defaultContent, type Axis, type AxisName, type BufferGeometry } from '../memory/axes-geometry.js';
 import type { PeerRegion, ReferenceSlices } from './rank-descriptor.js';
 
-const elementBytesMax = 16;
 /** K and V. */
 const planesMax = 2;
 
@@ -80,7 +79,8 @@ function parseAxes(buffer: Fields, path: string, expected: ExpectedBuffer, isDat
       throw argumentError(`${at}[0]`, `each of ${expected.allowed.join(', ')} at most once`, name, 'TICKET_INVALID');
     }
     // What lies beside the data has its own shape but for blocks, tokens and heads; one value may stand for several.
-    const wanted = isData || size !== 1 ? expected.sizes[known] : 1;
+    const isOwn = !isData && known === 'dim';
+    const wanted = isOwn ? undefined : isData || size !== 1 ? expected.sizes[known] : 1;
     if (!isCount(size, int32Max) || (wanted !== undefined && size !== wanted)) {
       throw argumentError(
         `${at}[1]`,
@@ -97,6 +97,11 @@ function parseAxes(buffer: Fields, path: string, expected: ExpectedBuffer, isDat
   for (const name of expected.required) {
     if (!axes.some((axis) => axis.name === name))
       throw fieldError(path, 'axes', `an axis named ${name}`, own(buffer, 'axes'), 'TICKET_INVALID');
+  }
+  // Data that leaves out more than one index would come without the rest of it.
+  for (const [name, size] of Object.entries(isData ? expected.sizes : {})) {
+    if (size > 1 && !axes.some((axis) => axis.name === name))
+      throw fieldError(path, 'axes', `an axis named ${name} of ${size}`, own(buffer, 'axes'), 'TICKET_INVALID');
   }
   return axes;
 }

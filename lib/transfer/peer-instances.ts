@@ -5,7 +5,7 @@
 import { argumentError, isHandoffError } from '../errors.js';
 import { checkTicketLimits, defaultTicketLimits, type TicketLimits } from '../limits.js';
 import { parseInstanceMeta } from './peer-description.js';
-import { planPull, type Balance } from './peer-pairing.js';
+import { planPull, requireWholeTarget, type Balance } from './peer-pairing.js';
 import { labelInWords, type RectangleLabel } from './program-label.js';
 
 /** What one source rank gives one target rank. */
@@ -22,8 +22,8 @@ export interface RankExchange {
  * The plan between two instances as they registered, by target rank, for each its sources.
  *
  * @param source - the registered descriptors of the prefill instance, `target` those of the decode instance
- * @throws `INCOMPATIBLE` with both sides, when the source cannot fill one of the targets; `TICKET_INVALID`,
- *   `SSM_METADATA_INVALID` for what is no instance
+ * @throws `INCOMPATIBLE` with both sides, when the source cannot fill one of the targets, or the targets are not the
+ *   whole instance; `TICKET_INVALID`, `SSM_METADATA_INVALID` for what is no instance
  */
 export function planInstances(
   source: unknown,
@@ -35,7 +35,7 @@ export function planInstances(
   checkTicketLimits(limits);
   const sources = named('source', () => parseInstanceMeta(source, 'source', limits));
   const targets = named('target', () => parseInstanceMeta(target, 'target', limits));
-  return targets.flatMap((own) =>
+  const exchanges = targets.flatMap((own) =>
     planPull(own, sources, balance).flatMap((plan, index) => {
       if (plan === null) return [];
       const parts = [...plan.kv, ...plan.ssm].map(({ rectangle }) => rectangle.label as RectangleLabel);
@@ -47,6 +47,8 @@ export function planInstances(
       ];
     }),
   );
+  requireWholeTarget(sources, targets);
+  return exchanges;
 }
 
 /** Says which of the two descriptions was wrong. */

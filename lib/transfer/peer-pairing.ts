@@ -5,7 +5,7 @@
 import { HandoffError, isHandoffError } from '../errors.js';
 import type { JsonValue } from '../json.js';
 import { ownedHeads, ownedLayers, type KvLayout } from '../memory/kv-layout.js';
-import { ownedSsmLayers } from '../memory/ssm-layout.js';
+import { ownedSsmLayers, type SsmLayout } from '../memory/ssm-layout.js';
 import { cellsInWords, requireSameContents, requireWhole } from './plan-coverage.js';
 import { blockTokens, kvCoverFault, planKv, replicaGroups, requireSameModel, type KvEndpoint } from './plan-kv.js';
 import { planSsm, requireSameSsm, ssmCoverFault, ssmReplicaGroups, type SsmEndpoint } from './plan-ssm.js';
@@ -99,6 +99,28 @@ export function planPull(own: OwnState, ranks: readonly PeerRank[], balance: Bal
     });
     requireBuffers(own, plans);
     return plans;
+  });
+}
+
+/**
+ * Whether the target's ranks together want all of the model: one that is missing, or told to be another, would leave a
+ * part of the state behind without anybody noticing.
+ *
+ * @throws `INCOMPATIBLE`
+ */
+export function requireWholeTarget(sources: readonly PeerRank[], targets: readonly PeerRank[]): void {
+  explained(sources, targets, () => {
+    const [first] = targets;
+    if (first === undefined) return;
+    const one = { tpSize: 1, tpRank: 0, layerStart: 0 };
+    const kv = targets.map((rank) => rank.kv.layout);
+    requireCover("the target's attention", kvCoverFault(kv, { ...kv[0]!, ...one, layerEnd: kv[0]!.numLayersGlobal }));
+    const layoutsOf = (ranks: readonly PeerRank[]): readonly SsmLayout[] =>
+      ranks.flatMap(({ ssm }) => (ssm === null ? [] : [ssm.layout]));
+    const ssm = layoutsOf(targets);
+    if (ssm[0] === undefined) return;
+    const numLayers = Math.max(...[...ssm, ...layoutsOf(sources)].map((layout) => ownedSsmLayers(layout).to));
+    requireCover("the target's SSM", ssmCoverFault(ssm, { ...ssm[0], ...one, numLayers }));
   });
 }
 

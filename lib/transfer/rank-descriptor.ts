@@ -17,9 +17,10 @@ import {
   uint64,
   type Fields,
 } from '../json-fields.js';
-import { int32Max, type TicketLimits } from '../limits.js';
+import { elementBytesMax, int32Max, type TicketLimits } from '../limits.js';
 import type { BufferGeometry } from '../memory/axes-geometry.js';
-import type { KvLayout } from '../memory/kv-layout.js';
+import { ownedLayers, type KvLayout } from '../memory/kv-layout.js';
+import { layerCoverFault } from '../memory/layer-cover.js';
 import type { SsmLayout } from '../memory/ssm-layout.js';
 import { parseKvLayout, parseSsmLayout } from './described-layout.js';
 import { parseBuffers, sliceBuffer } from './peer-buffer.js';
@@ -111,13 +112,21 @@ function parseKvBuffers(
   if (own(descriptor, 'geometry') !== undefined) {
     const expected = {
       elementBytes: described.elementBytes,
-      sizes: { block: described.numBlocks, token: tokensPerBlock, head: described.headsPerPartition },
+      sizes: {
+        block: described.numBlocks,
+        token: tokensPerBlock,
+        head: described.headsPerPartition,
+        dim: described.headDim,
+      },
       required: ['block'] as const,
       allowed: ['plane', 'layer', 'block', 'token', 'head', 'dim'] as const,
       layerStart: layout.layerStart,
       layerCount,
     };
-    return { ...parseBuffers(descriptor, path, expected, regions, limits), regions: [] };
+    const parsed = parseBuffers(descriptor, path, expected, regions, limits);
+    const fault = layerCoverFault(parsed.buffers, parsed.layerStarts, ownedLayers(layout));
+    if (fault !== null) throw argumentError(`${path}.geometry`, fault.expected, fault.got, 'TICKET_INVALID');
+    return { ...parsed, regions: [] };
   }
   if (layerCount === 0) return { buffers: [], layerStarts: [], regions: [] };
   const planes = (described.slices?.numOuter ?? 0) / layerCount;
@@ -223,7 +232,7 @@ export function parseSsmDescriptor(
 function parseBlocks(descriptor: Fields, path: string): DescribedBlocks {
   return {
     numBlocks: integerField(descriptor, 'num_blocks', path, 1, int32Max),
-    elementBytes: integerField(descriptor, 'element_size', path, 1, 16),
+    elementBytes: integerField(descriptor, 'element_size', path, 1, elementBytesMax),
     headsPerPartition: integerField(descriptor, 'heads_per_partition', path, 1, int32Max),
     headDim: integerField(descriptor, 'head_dim', path, 1, int32Max),
     slices: parseSlices(descriptor, path),

@@ -7,8 +7,8 @@ import { StateHandoff } from '../../lib/state-handoff.js';
 import { ScriptedNetwork } from '../../lib/testing/scripted-network.js';
 import { ScriptedTransport } from '../../lib/testing/scripted-transport.js';
 import { TestEngine, type TestEngineOptions } from '../../lib/testing/test-engine.js';
-import { rankPositions } from '../../lib/testing/test-memory.js';
-import { createWorld, poolState, promptOf } from '../support/lifecycle-fixture.js';
+import { rankPositions, smallShape } from '../../lib/testing/test-memory.js';
+import { createWorld, hybridShape, poolState, promptOf } from '../support/lifecycle-fixture.js';
 
 const network = new ScriptedNetwork();
 const engineOf = (options: Partial<TestEngineOptions> = {}): TestEngine =>
@@ -26,6 +26,25 @@ const buffer = (changes: Partial<BufferGeometry>, stride: Record<string, number>
   const [first] = kv.buffers as [BufferGeometry];
   const axes = first.axes.map((axis) => ({ ...axis, strideBytes: stride[axis.name] ?? axis.strideBytes }));
   return { kv: { ...kv, buffers: [{ ...first, axes, ...changes }, ...kv.buffers.slice(1)] } };
+};
+
+/** The first buffer without one of its axes. */
+const without = (name: string, engine = engineOf()): object => {
+  const [first, ...rest] = engine.kv.buffers as [BufferGeometry];
+  const { regions } = engine;
+  const axes = first.axes.filter((axis) => axis.name !== name);
+  return { regions, kv: { ...engine.kv, buffers: [{ ...first, axes }, ...rest] } };
+};
+
+const layout = (changes: object): object => {
+  const { kv } = engineOf();
+  return { kv: { ...kv, layout: { ...kv.layout, ...changes } } };
+};
+
+/** Of a hybrid model. */
+const ssmLayout = (changes: object): object => {
+  const { kv, ssm, slots, regions } = engineOf({ shape: hybridShape });
+  return { kv, slots, regions, ssm: { ...ssm, layout: { ...ssm!.layout, ...changes } } };
 };
 
 /** Twice the layers, the second half in the bytes of the first. */
@@ -72,6 +91,135 @@ describe('an engine whose memory contradicts its layout', () => {
       'two buffers at one place',
       overlaid(),
       /^engine\.kv\.buffers\[1\]: expected bytes that engine\.kv\.buffers\[0\] does not have, got 0/,
+    ],
+    ['heads without an axis', without('head'), /^engine\.kv\.buffers\[0\]\.axes\.head\.size: expected 4, got 1$/],
+    [
+      'dims without an axis',
+      without('dim', engineOf({ shape: { ...smallShape, headDim: 2 } })),
+      /^engine\.kv\.buffers\[0\]\.axes\.dim\.size: expected 2, got 1$/,
+    ],
+    ['tokens without an axis', without('token'), /^engine\.kv\.buffers\[0\]\.axes\.token\.size: expected 4, got 1$/],
+    [
+      'blocks without an axis',
+      without('block'),
+      /^engine\.kv\.buffers\[0\]\.axes\.block\.size: expected 32, got undefined$/,
+    ],
+    [
+      'an axis twice',
+      buffer({ axes: [...engineOf().kv.buffers[0]!.axes, { name: 'head', size: 1, strideBytes: 4 }] }),
+      /^engine\.kv\.buffers\[0\]\.axes: expected each axis once, got "head"$/,
+    ],
+    [
+      'a buffer that is none',
+      { kv: { ...engineOf().kv, buffers: [null] } },
+      /^engine\.kv\.buffers\[0\]: expected an object, got null/,
+    ],
+    ['a buffer without axes', buffer({ axes: undefined as never }), /^engine\.kv\.buffers\[0\]\.axes: expected a list/],
+    [
+      'an axis that is none',
+      buffer({ axes: [null as never] }),
+      /^engine\.kv\.buffers\[0\]\.axes\[0\]: expected an object, got null/,
+    ],
+    [
+      'an axis without a stride',
+      buffer({}, { head: NaN }),
+      /^engine\.kv\.buffers\[0\]\.axes\[4\]\.strideBytes: expected an integer/,
+    ],
+    [
+      'planes before the first',
+      buffer({ planeStart: -1 }),
+      /^engine\.kv\.buffers\[0\]\.planeStart: expected an integer of at least 0/,
+    ],
+    [
+      'planes past the last',
+      buffer({ planeStart: 1 }),
+      /^engine\.kv\.buffers\[0\]\.planeStart: expected at most 2 planes, K and V, got 3/,
+    ],
+    [
+      'a content that is no name',
+      buffer({ content: 5 as never }),
+      /^engine\.kv\.buffers\[0\]\.content: expected text, got 5/,
+    ],
+    [
+      'a content without a name',
+      buffer({ content: '' }),
+      /^engine\.kv\.buffers\[0\]\.content: expected a name of 1 to 256/,
+    ],
+    [
+      'an axis that does not move',
+      buffer({}, { layer: 0 }),
+      /^engine\.kv\.buffers\[0\]\.axes\.layer\.strideBytes: expected an integer of at least 1/,
+    ],
+    [
+      'elements that nobody describes',
+      buffer({ elementBytes: 17 }),
+      /^engine\.kv\.buffers\[0\]\.elementBytes: expected at most 16, got 17/,
+    ],
+    [
+      'no layout',
+      { kv: { ...engineOf().kv, layout: null } },
+      /^engine\.kv\.layout: expected a layout of makeKvLayout, got null/,
+    ],
+    [
+      'a tensor rank past the last',
+      layout({ tpRank: 1 }),
+      /^engine\.kv\.layout\.tpRank: expected an integer in \[0, 0\], got 1/,
+    ],
+    ['no tensor ranks', layout({ tpSize: 0 }), /^engine\.kv\.layout\.tpSize: expected an integer of at least 1, got 0/],
+    [
+      'a stage past the last',
+      layout({ ppRank: 1 }),
+      /^engine\.kv\.layout\.ppRank: expected an integer in \[0, 0\], got 1/,
+    ],
+    [
+      'no place in the world',
+      layout({ globalRank: undefined }),
+      /^engine\.kv\.layout\.globalRank: expected an integer/,
+    ],
+    [
+      'heads that ranks do not divide',
+      layout({ numKvHeadsGlobal: 3, tpSize: 2 }),
+      /^engine\.kv\.layout\.numKvHeadsGlobal: expected a multiple or a divisor of tpSize 2, got 3/,
+    ],
+    [
+      'heads without elements',
+      layout({ headDim: 0 }),
+      /^engine\.kv\.layout\.headDim: expected an integer of at least 1, got 0/,
+    ],
+    [
+      'layers before the first',
+      layout({ layerStart: -1 }),
+      /^engine\.kv\.layout\.layerStart: expected an integer in \[0, 2\], got -1/,
+    ],
+    [
+      'layers past the last',
+      layout({ layerEnd: 3 }),
+      /^engine\.kv\.layout\.layerEnd: expected an integer in \[0, 2\], got 3/,
+    ],
+    [
+      'layers that end before they begin',
+      layout({ layerStart: 2, layerEnd: 1 }),
+      /^engine\.kv\.layout\.layerEnd: expected an integer in \[2, 2\], got 1/,
+    ],
+    [
+      'SSM groups that ranks do not divide',
+      ssmLayout({ tpSize: 4 }),
+      /^engine\.ssm\.layout\.dims\.nheads: expected a multiple of tpSize 4, got 2/,
+    ],
+    [
+      'SSM layers before the first',
+      ssmLayout({ layerStart: -1 }),
+      /^engine\.ssm\.layout\.layerStart: expected an integer/,
+    ],
+    [
+      'SSM state of another rank',
+      ssmLayout({ globalRank: 1 }),
+      /^engine\.ssm\.layout\.globalRank: expected 0, as in engine\.kv\.layout, got 1/,
+    ],
+    [
+      'SSM state without a layout',
+      ssmLayout({ dims: undefined }),
+      /^engine\.ssm\.layout\.dims: expected an object, got undefined/,
     ],
     ['no model name', { model: undefined }, /^engine\.model: expected a name of 1 to 256 characters, got undefined/],
     [

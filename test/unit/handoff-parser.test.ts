@@ -165,6 +165,65 @@ describe('parseKvMeta', () => {
     expect(parseKvMeta(meta, sampleBlocks).ranks).toHaveLength(1);
   });
 
+  it.each<[string, (buffer: Meta) => void, string]>([
+    ['tokens', without('token'), 'kvMeta.geometry[0].axes: expected an axis named token of 16, got an array of 5'],
+    ['heads', without('head'), 'kvMeta.geometry[0].axes: expected an axis named head of 4, got an array of 5'],
+    ['dims', without('dim'), 'kvMeta.geometry[0].axes: expected an axis named dim of 8, got an array of 5'],
+    ['blocks', without('block'), 'kvMeta.geometry[0].axes: expected an axis named block, got an array of 5'],
+    ['layers', without('layer'), "kvMeta.geometry: expected layers up to 4, the layout's end, got 1"],
+    [
+      'its first layer',
+      (buffer) => {
+        buffer['layer_start'] = 1;
+        buffer['axes'][1][1] = 3;
+      },
+      'kvMeta.geometry: expected a buffer that holds layer 0, and each layer once, got an array of 1',
+    ],
+    [
+      'its keys',
+      (buffer) => Object.assign(buffer, { plane_start: 1, axes: buffer['axes'].slice(1) }),
+      "kvMeta.geometry: expected layers up to 4, the layout's end, got 0",
+    ],
+  ])('refuses attention data without %s', (_name, change, message) => {
+    const meta = changedKvMeta(smallShape, (it) => change(it['geometry'][0]));
+    expect(() => parseKvMeta(meta, sampleBlocks)).toThrow(expect.objectContaining({ code: 'TICKET_INVALID', message }));
+  });
+
+  it('takes data without axes of one index', () => {
+    const shape = { ...smallShape, heads: 1, headDim: 1, blockSize: 1 };
+    const meta = changedKvMeta(shape, (it) => {
+      for (const name of ['token', 'head', 'dim']) without(name)(it['geometry'][0]);
+      it['handoff'].prompt_tokens = 3;
+    });
+    expect(parseKvMeta(meta, sampleBlocks).ranks[0]!.kv.buffers[0]!.axes.map(({ name }) => name)).toEqual([
+      'plane',
+      'layer',
+      'block',
+    ]);
+  });
+
+  it('refuses a layer in two buffers', () => {
+    const meta = changedKvMeta(smallShape, (it) => it['geometry'].push(it['geometry'][0]));
+    expect(() => parseKvMeta(meta, sampleBlocks)).toThrow(
+      expect.objectContaining({
+        code: 'TICKET_INVALID',
+        message: 'kvMeta.geometry: expected a buffer that holds layer 4, and each layer once, got an array of 2',
+      }),
+    );
+  });
+
+  it('refuses lists with an entry left out by that entry', () => {
+    for (const key of ['regions', 'geometry'] as const) {
+      const meta = changedKvMeta(smallShape, (it) => delete it[key][0]);
+      expect(() => parseKvMeta(meta, sampleBlocks)).toThrow(
+        expect.objectContaining({
+          code: 'TICKET_INVALID',
+          message: `kvMeta.${key}[0]: expected a map, got undefined`,
+        }),
+      );
+    }
+  });
+
   it('bounds what it reads', () => {
     const limits = { ...defaultTicketLimits, blocksMax: 2 };
     expect(() => parseKvMeta(sampleKvMeta(smallShape), sampleBlocks, { limits })).toThrow(
@@ -210,6 +269,13 @@ describe('parseKvMeta', () => {
     );
   });
 });
+
+/** A buffer of a descriptor without one of its axes. */
+function without(name: string): (buffer: Meta) => void {
+  return (buffer) => {
+    buffer['axes'] = (buffer['axes'] as [string, number, number][]).filter(([known]) => known !== name);
+  };
+}
 
 describe('parseInstanceMeta', () => {
   it('says what to pass when a whole ticket comes', () => {

@@ -2,6 +2,7 @@
  * Goal: a control plane learns from two registrations who gives what to whom, or why it cannot be. Method: registrations
  * of test memories, as plain JSON.
  */
+import type { Fields } from '../../lib/json-fields.js';
 import { exportKvDescriptor, exportSsmDescriptors } from '../../lib/prefill/handoff-metadata.js';
 import { rankPositions, smallShape, TestMemory, type TestModelShape } from '../../lib/testing/test-memory.js';
 import { planInstances } from '../../lib/transfer/peer-instances.js';
@@ -20,6 +21,19 @@ function registered(tp: number, pp: number, model = shape): unknown[] {
     return { ...descriptor, ssm: exportSsmDescriptors({ ssm: memory.ssm, convPlace: null, recurrentPlace: null }) };
   });
   return JSON.parse(JSON.stringify(entries)) as unknown[];
+}
+
+const hybridShape: TestModelShape = { ...shape, ssm: { layers: 2, dims } };
+
+/** A registration whose stage has none, though the model has. */
+function withoutSsmLayers(rank: Fields): Fields {
+  const { conv, recurrent } = rank['ssm'] as { conv: Fields; recurrent: Fields };
+  const empty = (state: Fields): Fields => ({
+    ...state,
+    geometry: [],
+    ssm_layout: { ...(state['ssm_layout'] as Fields), num_layers: 0 },
+  });
+  return { ...rank, ssm: { conv: empty(conv), recurrent: empty(recurrent) } };
 }
 
 test('who gives what to whom', () => {
@@ -75,6 +89,27 @@ test.each<[string, unknown, unknown, string, RegExp]>([
     registered(1, 1),
     'TICKET_INVALID',
     /^source: .*global_rank/,
+  ],
+  [
+    'a target rank that is missing',
+    registered(1, 1),
+    registered(2, 2).slice(0, 3),
+    'INCOMPATIBLE',
+    /the target's attention state: no rank holds layers 2-3, heads 2-3\. Source: TP 1 .* Target: TP 2 /,
+  ],
+  [
+    'a target rank in the place of another',
+    registered(1, 1),
+    registered(2, 1).map((rank) => ({ ...(rank as object), tp_rank: 1 })),
+    'INCOMPATIBLE',
+    /the target's attention state: no rank holds layers 0-3, heads 0-1\. Source/,
+  ],
+  [
+    'a target rank without its SSM layers',
+    registered(1, 1, hybridShape),
+    registered(1, 2, hybridShape).map((rank, index) => (index === 0 ? rank : withoutSsmLayers(rank as Fields))),
+    'INCOMPATIBLE',
+    /the target's SSM state: no rank holds layer 1, heads 0-3\. Source/,
   ],
   ['no target', registered(1, 1), [], 'TICKET_INVALID', /^target: /],
 ])('%s', (_name, source, target, code, message) => {
