@@ -183,7 +183,7 @@ test('versions of libraries come from the wheel beside them', () => {
   expect(wheelVersion('/usr/lib/libnixl_capi.so')).toBeNull();
 });
 
-test('says what it lacks and what mends it, as text and as JSON', async () => {
+test('field report 109: says what it lacks and what mends it, as text and as JSON', async () => {
   const text = await run([]);
   expect(text).toMatchObject({ status: 0, errors: '' });
   expect(text.output).toMatch(/host +can be used/);

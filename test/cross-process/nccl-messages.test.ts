@@ -117,7 +117,7 @@ async function quiet(handle: TransferHandle): Promise<void> {
 }
 
 test.each(cases)(
-  '%s: the messages of the reference, in its order, and every byte in its place',
+  'field report 55: %s: the messages of the reference, in an order both sides derive, and every byte in its place',
   async (_, programs) => {
     const sent = noteSent(child.process.pid!);
     const handle = transport.begin({ programs, generations: null, tag: 'h' }, peer);

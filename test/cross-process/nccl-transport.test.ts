@@ -115,7 +115,7 @@ test('packed chunks bring the right bytes to the right places and no others', as
   }
 });
 
-test('crossed orders are agreed upon: each push lands under its own tag', async () => {
+test('field report 56: crossed orders are agreed upon: each push lands under its own tag', async () => {
   const child = await source(2);
   const first = blockProgram(Int32Array.of(3, 1, 2), Int32Array.of(10, 11, 12), blockBytes);
   const second = blockProgram(Int32Array.of(4, 0), Int32Array.of(20, 21), blockBytes);
@@ -141,7 +141,7 @@ test('what was not posted is quiet at once when it is cancelled', async () => {
   expect(transport.takeChanged()).toContain(handle);
 });
 
-test('a cancel while bytes move ends the communicator on both sides, quiet on both; the next push has a new one', async () => {
+test('field report 59: a cancel while bytes move ends the communicator on both sides, quiet on both; the next push has a new one', async () => {
   stallNccl(true);
   try {
     const child = await source(4);
@@ -171,7 +171,7 @@ test('a cancel while bytes move ends the communicator on both sides, quiet on bo
   }
 });
 
-test('a source that is killed costs its pair and nothing else', async () => {
+test('field report 58: a source that is killed costs its pair and nothing else', async () => {
   stallNccl(true);
   const child = await source(5);
   const stuck = transport.begin({ ...requestOf(whole()), tag: 'stuck' }, peer);
@@ -212,7 +212,7 @@ test('a push of another size than expected is refused on both sides, and the pai
   expect((await quiet(next)).error).toBeNull();
 });
 
-test('who does not know the token, or cuts otherwise, is turned away', async () => {
+test('field report 52: who does not know the token, or cuts otherwise, is turned away', async () => {
   const child = startChild('nccl-end', [], env);
   await child.ask('open', { bytes, seed: 9, options: { chunkBytes } });
   const grant = transport.grant();

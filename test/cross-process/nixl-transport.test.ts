@@ -53,6 +53,13 @@ function expectedBytes(program: CopyProgram, seed: number): Uint8Array {
 const fillingOf = (buffer: ArrayBuffer | null): Uint8Array => new Uint8Array(buffer as ArrayBuffer).fill(filler);
 
 describeOptional('nixl', nixlMissing(), 'the NIXL transport', () => {
+  test('field report 106: layers of UCX that cannot work are refused with what mends them', async () => {
+    const child = startChild('nixl-end', [], { UCX_TLS: 'cma' });
+    await expect(child.ask('open', { bytes: 4096, seed: 1 })).rejects.toThrow(
+      /makes no UCX backend.*UCX_TLS is cma and must contain tcp, or be left unset/,
+    );
+  });
+
   describe.each([
     ['over the fastest way between two processes of a machine', {}],
     ['over sockets', overTcp],

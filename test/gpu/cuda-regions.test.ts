@@ -11,7 +11,7 @@ const missing = gpuMissing();
 describeOptional('gpu', missing, 'programs on a GPU', () => cudaProgramSuite(testGpus(), 200));
 describeOptional('gpu', missing, 'fences on a GPU', () => cudaFenceSuite(testGpus()));
 describeOptional('gpu', missing, 'virtual memory', () => {
-  test('is allocated, zeroed and written, and cuda-ipc says that it cannot export it', async () => {
+  test('field report 107: is allocated, zeroed and written, and cuda-ipc says that it cannot export it', async () => {
     const region = allocateCudaRegion({ bytes: 1000, virtualMemory: true });
     const content = new Uint8Array(1000).fill(1);
     region.read(0, content);

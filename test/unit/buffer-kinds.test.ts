@@ -54,7 +54,7 @@ function described(change: (geometry: Record<string, unknown>[]) => void = () =>
 
 const parse = (descriptor: WireObject) => parseKvDescriptor(descriptor, 'kvMeta', defaultTicketLimits);
 
-test('K, V and scales come out as they went in', () => {
+test('field report 76: K, V and scales come out as they went in', () => {
   const { endpoint, elementBytes } = parse(described());
   expect(endpoint).toEqual(kv);
   expect(elementBytes).toBe(1);

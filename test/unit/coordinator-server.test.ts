@@ -108,7 +108,7 @@ it('listens for threads and processes of this machine too', async () => {
   await engineAt(server.address);
 });
 
-it('drops what is no message, says why, and goes on', async () => {
+it('field report 95: drops what is no message, says why, and goes on', async () => {
   const lines: string[] = [];
   const { server, core } = await started({
     log: (level, event, fields) => lines.push(`${level} ${event}: ${fields['reason']}`),
@@ -146,7 +146,7 @@ it('keeps identities that are no text', async () => {
   expect(core.heard[0]!.peer.charCodeAt(0)).toBe(0);
 });
 
-it('takes a free port when the wanted one is taken, unless told not to', async () => {
+it('field report 104: takes a free port when the wanted one is taken, unless told not to', async () => {
   const { server } = await started();
   const other = await started({ address: server.address });
   expect(other.server.fellBack).toBe(true);
