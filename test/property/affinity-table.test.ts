@@ -221,3 +221,20 @@ test('an engine beyond the eighth finds its place beside those that are there, a
   for (const column of columns) table.record(column, hashes, 0);
   for (const hash of hashes) expect(table.holders(hash, 0).map(({ column }) => column)).toEqual(columns);
 });
+
+test('one recording rebuilds a few segments only, and later ones the rest', () => {
+  const table = new AffinityTable({ ttlMs: null, blocksMax: 400_000 });
+  const columns = Array.from({ length: 9 }, () => table.join()!);
+  for (let from = 0; from < 200_000; from += 1000)
+    table.record(columns[(from / 1000) % 8]!, BigInt64Array.from(hashesOf(from, 1000)), 0);
+  // The ninth engine has no place beside eight in any segment yet.
+  const hashes = BigInt64Array.from(hashesOf(5000, 64));
+  const held = (): number =>
+    [...hashes].filter((hash) => table.holders(hash, 0).some(({ column }) => column === 8)).length;
+  table.record(columns[8]!, hashes, 0);
+  const once = held();
+  expect(once).toBeGreaterThan(10);
+  expect(once).toBeLessThanOrEqual(30);
+  for (let turn = 0; turn < 5; turn++) table.record(columns[8]!, hashes, 0);
+  expect(held()).toBe(64);
+});

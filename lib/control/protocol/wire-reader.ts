@@ -4,6 +4,7 @@
  * are no strings, keys that stand twice and text that is no UTF-8 are refused.
  */
 import { argumentError, HandoffError } from '../../errors.js';
+import { integersFill } from './integer-run.js';
 import { Float64, type Opaque, type Wire, type WireMap } from './wire-value.js';
 
 /** Nesting of maps and lists in one message. */
@@ -57,7 +58,7 @@ export class WireReader {
   /** The next value as it stands, checked and not decoded. */
   opaque(depth = 0): Opaque {
     const from = this.at;
-    this.skip(depth);
+    if (from > 0 || !this.skipIntegers()) this.skip(depth);
     return from === 0 && this.atEnd ? this.bytes : this.bytes.subarray(from, this.at);
   }
 
@@ -174,6 +175,17 @@ export class WireReader {
     const value = this.value();
     if (typeof value !== 'number') throw this.errorAt(from, 'an integer');
     return value;
+  }
+
+  /** Skips a long list of integers that is all there is. @returns false, with nothing skipped, for anything else */
+  private skipIntegers(): boolean {
+    const { bytes } = this;
+    const isLong = bytes[0] === 0xdc && bytes.length >= 3;
+    if (!isLong && !(bytes[0] === 0xdd && bytes.length >= 5)) return false;
+    const count = isLong ? (bytes[1]! << 8) | bytes[2]! : new DataView(bytes.buffer, bytes.byteOffset).getUint32(1);
+    if (!integersFill(bytes, isLong ? 3 : 5, count)) return false;
+    this.at = bytes.length;
+    return true;
   }
 
   private skip(depth: number): void {

@@ -104,6 +104,14 @@ export class AffinitySegment {
     }
   }
 
+  /** Reads where a hash would lie, and nothing more: see the table's `#readAhead`. */
+  touch(mixed: number): number {
+    const slots = this.#slots;
+    if (slots === 0) return 0;
+    const slot = this.#slotOf(mixed, slots);
+    return this.#keys[2 * slot]! ^ this.#stamps[slot * this.#ways]!;
+  }
+
   /** Whether it has to be rebuilt or split before anything more is recorded. */
   get isFull(): boolean {
     return this.used >= this.#usedMax;
@@ -113,13 +121,18 @@ export class AffinitySegment {
     return Math.floor((((mixed << this.depth) >>> 0) / 2 ** 32) * slots);
   }
 
-  /** Records that `column` holds a hash; it is not full. @returns false when there was no place for it */
-  put(low: number, high: number, mixed: number, column: number, stamp: number): boolean {
-    if (column >= orderedHolders && this.#columns === null) this.rebuild(namedHolders);
-    return this.#put(low, high, mixed, column, stamp);
+  /** Whether every slot has a place for `column`; otherwise {@link nameHolders} comes first. */
+  canHold(column: number): boolean {
+    return column < orderedHolders || this.#columns !== null;
   }
 
-  #put(low: number, high: number, mixed: number, column: number, stamp: number): boolean {
+  /** From now on any column can hold a hash. */
+  nameHolders(): void {
+    this.rebuild(namedHolders);
+  }
+
+  /** Records that `column`, which it can hold, holds a hash; it is not full. @returns false when there was no place for it */
+  put(low: number, high: number, mixed: number, column: number, stamp: number): boolean {
     const [keys, stamps, columns, ways, slots] = [this.#keys, this.#stamps, this.#columns, this.#ways, this.#slots];
     let slot = this.#slotOf(mixed, slots);
     let reusable = -1;
@@ -174,32 +187,32 @@ export class AffinitySegment {
 
   /** Drops what is dead, and the oldest slots where too many live; afterwards there is room for at least one more. */
   rebuild(ways = this.#ways): void {
-    const { ages, extra } = this.#youngestHolders(ways);
-    this.#refill(this, youngest(ages, this.table.slotsMaxAt(this.depth)), extra, ways);
+    const extra = this.#findAges(ways);
+    this.#refill(this, markYoungest(this.#slots, this.table.slotsMaxAt(this.depth)), extra, ways);
   }
 
   /** Two segments with what lives in this one, by the next bit of its mixed hash. */
   split(): [AffinitySegment, AffinitySegment] {
-    const { ages, extra } = this.#youngestHolders(this.#ways);
+    const extra = this.#findAges(this.#ways);
     const halves = [0, 1].map((bit) => {
       const half = new AffinitySegment(this.table, this.stampType, this.depth + 1);
-      const keeps = new Uint8Array(ages.length);
-      for (let slot = 0; slot < ages.length; slot++) {
+      let kept = 0;
+      for (let slot = 0; slot < this.#slots; slot++) {
+        keeps[slot] = 0;
         if (ages[slot] === Infinity) continue;
         const mixed = this.table.mix(this.#keys[2 * slot]!, this.#keys[2 * slot + 1]!);
-        keeps[slot] = ((mixed >>> (31 - this.depth)) & 1) === bit ? 1 : 0;
+        if (((mixed >>> (31 - this.depth)) & 1) === bit) kept += keeps[slot] = 1;
       }
-      half.#refill(this, keeps, extra, this.#ways);
+      half.#refill(this, kept, extra, this.#ways);
       return half;
     });
     return halves as [AffinitySegment, AffinitySegment];
   }
 
-  /** Takes over the slots of `source` that are kept, in arrays of its own. */
-  #refill(source: AffinitySegment, keeps: Uint8Array, extra: number, ways: number): void {
+  /** Takes over the slots of `source` that {@link keeps} marks, `kept` in all, in arrays of its own. */
+  #refill(source: AffinitySegment, kept: number, extra: number, ways: number): void {
     const [keys, stamps, columns, slots] = [source.#keys, source.#stamps, source.#columns, source.#slots];
     const waysBefore = source.#ways;
-    const kept = keeps.reduce((sum, keep) => sum + keep, 0);
     const size = Math.max(slotsMin, Math.ceil((kept + extra + 1) / fillAfterRebuild));
     this.#slots = size;
     this.#ways = ways;
@@ -216,20 +229,24 @@ export class AffinitySegment {
         const stamp = stamps[at]!;
         if (stamp === 0) continue;
         const column = columns === null ? way : columns[at]!;
-        if (this.table.isAlive(column, stamp)) this.#put(low, high, mixed, column, stamp);
+        if (this.table.isAlive(column, stamp)) this.put(low, high, mixed, column, stamp);
       }
     }
   }
 
   /**
-   * The age of each slot's youngest living holder, infinite where none lives; and how many slots more than now it takes
-   * when a slot has room for `ways` holders only.
+   * Writes the age of each slot's youngest living holder to {@link ages}, infinite where none lives.
+   *
+   * @returns how many slots more than now it takes when a slot has room for `ways` holders only
    */
-  #youngestHolders(ways: number): { readonly ages: Float64Array; readonly extra: number } {
-    const [stamps, table] = [this.#stamps, this.table];
-    const ages = new Float64Array(this.#slots).fill(Infinity);
+  #findAges(ways: number): number {
+    const [stamps, table, slots] = [this.#stamps, this.table, this.#slots];
+    if (ages.length < slots) {
+      ages = new Float64Array(2 * slots);
+      keeps = new Uint8Array(2 * slots);
+    }
     let extra = 0;
-    for (let slot = 0, at = 0; slot < ages.length; slot++) {
+    for (let slot = 0, at = 0; slot < slots; slot++) {
       let age = Infinity;
       let holders = 0;
       for (let way = 0; way < this.#ways; way++, at++) {
@@ -241,32 +258,40 @@ export class AffinitySegment {
       ages[slot] = age;
       if (holders > ways) extra += Math.ceil(holders / ways) - 1;
     }
-    return { ages, extra };
+    return extra;
   }
 }
 
-/** Marks the entries with finite ages; beyond `most`, a good part of them is dropped, the oldest first. */
-function youngest(ages: Float64Array, most: number): Uint8Array {
-  const keeps = new Uint8Array(ages.length);
+/** Of the segment that is being rebuilt, by slot. Both stay from one to the next: they would be garbage at once. */
+let ages = new Float64Array(0);
+let keeps = new Uint8Array(0);
+
+/**
+ * Marks the slots with finite ages in {@link keeps}; beyond `most`, a good part of them is dropped, the oldest first.
+ *
+ * @returns how many are marked
+ */
+function markYoungest(slots: number, most: number): number {
   let [living, ageMax] = [0, 0];
-  for (let at = 0; at < ages.length; at++) {
+  for (let at = 0; at < slots; at++) {
     const age = ages[at]!;
+    keeps[at] = age === Infinity ? 0 : 1;
     if (age === Infinity) continue;
-    keeps[at] = 1;
     living++;
     if (age > ageMax) ageMax = age;
   }
-  if (living < most) return keeps;
+  if (living < most) return living;
   const classOf = (age: number): number => Math.floor((age / (ageMax + 1)) * ageClasses);
   const counts = new Uint32Array(ageClasses);
-  for (let at = 0; at < ages.length; at++) if (keeps[at] === 1) counts[classOf(ages[at]!)]!++;
+  for (let at = 0; at < slots; at++) if (keeps[at] === 1) counts[classOf(ages[at]!)]!++;
   let room = Math.floor(most * keptWhenFull);
   let last = 0;
   while (counts[last]! <= room) room -= counts[last++]!;
-  for (let at = 0; at < ages.length; at++) {
+  for (let at = 0; at < slots; at++) {
     const age = ages[at]!;
-    if (keeps[at] === 0 || classOf(age) < last) continue;
-    keeps[at] = classOf(age) === last && room-- > 0 ? 1 : 0;
+    if (keeps[at] === 0 || classOf(age) < last || (classOf(age) === last && room-- > 0)) continue;
+    keeps[at] = 0;
+    living--;
   }
-  return keeps;
+  return living;
 }

@@ -30,11 +30,13 @@ export interface AffinityHolder {
 /** Engines that the table can tell apart. */
 export const affinityColumnsMax = 256;
 
-/** A segment is rebuilt in one go, and one request can make several of them due. */
+/** A segment is rebuilt in one go; that takes some tens of microseconds. */
 const blocksPerSegment = 1024;
+/** So that all segments are swept, one with each stamp, well before the stamps come round. */
 const depthMaxMax = 14;
-/** Stamps within which all segments are swept, about: those of one time to live. */
-const stampsOfSweep = 4096;
+/** Segments that one recording may rebuild or split, and one more for each so many blocks. Then it leaves blocks out. */
+const rebuildsMin = 16;
+const blocksPerRebuild = 16;
 const blocksMaxMax = 2 ** 26;
 
 /** Prompt blocks and the engines that were assigned them. Hashes are those of spec 3; a hash of 0 names nothing. */
@@ -50,8 +52,12 @@ export class AffinityTable implements SegmentTable {
   readonly #taken = new Uint8Array(affinityColumnsMax);
   readonly #seed: readonly [number, number];
   readonly #expires: boolean;
-  readonly #sweptAtOnce: number;
   #sweepAt = 0;
+  /** Of {@link AffinityTable.leadingDepths}' blocks; what was read is kept so that reading it is not optimized away. */
+  #mixed = new Int32Array(64);
+  #lastRead = 0;
+  /** Of the recording that is under way. */
+  #rebuildsLeft = 0;
   readonly #found: FoundHolders = {
     columns: new Int32Array(affinityColumnsMax),
     stamps: new Uint32Array(affinityColumnsMax),
@@ -67,11 +73,10 @@ export class AffinityTable implements SegmentTable {
     this.#expires = ttlMs !== null;
     this.#depthMax = Math.min(depthMaxMax, Math.ceil(Math.log2(Math.max(1, blocksMax / blocksPerSegment))));
     const count = 2 ** this.#depthMax;
-    this.#sweptAtOnce = Math.ceil(count / stampsOfSweep);
     this.#stamps = new AffinityStamps({
       ttlMs,
       modulus: ttlMs === null ? 2 ** 32 - 1 : 2 ** 16 - 1,
-      margin: Math.ceil(count / this.#sweptAtOnce) + 1,
+      margin: count + 1,
     });
     const stampType = ttlMs === null ? Uint32Array : Uint16Array;
     this.#slotsMax = Math.ceil(blocksMax / count);
@@ -111,12 +116,17 @@ export class AffinityTable implements SegmentTable {
     const isNew = this.#stamps.advance(nowMs);
     const stamp = this.#stamps.stampOf(this.#stamps.newest);
     const words = wordsOf(hashes);
+    this.#rebuildsLeft = rebuildsMin + Math.floor(hashes.length / blocksPerRebuild);
     for (let at = 0; at < words.length; at += 2) {
       const [low, high] = [words[at]!, words[at + 1]!];
       if (low === 0 && high === 0) continue;
       const mixed = this.mix(low, high);
       let segment = this.#directory[this.#indexOf(mixed)]!;
-      if (segment.isFull) segment = this.#makeRoom(segment, mixed);
+      if (segment.isFull || !segment.canHold(column)) {
+        if (this.#rebuildsLeft <= 0) continue;
+        if (!segment.canHold(column)) this.#name(segment);
+        if (segment.isFull) segment = this.#makeRoom(segment, mixed);
+      }
       segment.put(low, high, mixed, column, stamp);
     }
     if (isNew && this.#expires) this.#sweep();
@@ -131,10 +141,11 @@ export class AffinityTable implements SegmentTable {
     this.#stamps.expire(nowMs);
     depths.fill(0);
     const words = wordsOf(hashes);
+    const mixed = this.#readAhead(words);
     const { columns } = this.#found;
     let deepest = 0;
     for (let block = 0; 2 * block < words.length && deepest === block; block++) {
-      const count = this.#find(words[2 * block]!, words[2 * block + 1]!);
+      const count = this.#find(words[2 * block]!, words[2 * block + 1]!, mixed[block]!);
       for (let at = 0; at < count; at++) {
         const column = columns[at]!;
         if (depths[column] === block) deepest = depths[column] = block + 1;
@@ -189,21 +200,40 @@ export class AffinityTable implements SegmentTable {
     return depth < this.#depthMax ? Infinity : this.#slotsMax;
   }
 
-  #find(low: number, high: number): number {
+  /**
+   * Brings the blocks' slots near. Looked up one after another, each of them would be waited for by itself; these reads do
+   * not depend on each other, and a large table is slow for nothing but such waits.
+   *
+   * @returns the mixed hash of each block
+   */
+  #readAhead(words: Int32Array): Int32Array {
+    const blocks = words.length / 2;
+    if (this.#mixed.length < blocks) this.#mixed = new Int32Array(2 * blocks);
+    const all = this.#mixed;
+    let read = 0;
+    for (let block = 0; block < blocks; block++) {
+      const mixed = (all[block] = this.mix(words[2 * block]!, words[2 * block + 1]!));
+      read ^= this.#directory[this.#indexOf(mixed)]!.touch(mixed);
+    }
+    this.#lastRead = read;
+    return all;
+  }
+
+  #find(low: number, high: number, mixed = this.mix(low, high)): number {
     if (low === 0 && high === 0) return 0;
-    const mixed = this.mix(low, high);
     return this.#directory[this.#indexOf(mixed)]!.find(low, high, mixed, this.#found);
   }
 
   /** Room in the segment where `mixed` lies: rebuilt, or split in two while there may be more of them. */
   #makeRoom(segment: AffinitySegment, mixed: number): AffinitySegment {
     const { depth } = segment;
+    this.#rebuildsLeft--;
     if (depth === this.#depthMax || segment.used < this.#slotsMax) {
       segment.rebuild();
       return segment;
     }
     if (depth === this.#depth) {
-      this.#directory = this.#directory.flatMap((each) => [each, each]);
+      this.#directory = Array.from({ length: 2 * this.#directory.length }, (_, at) => this.#directory[at >> 1]!);
       this.#depth++;
       this.#sweepAt *= 2;
     }
@@ -216,13 +246,16 @@ export class AffinityTable implements SegmentTable {
     return half.isFull ? this.#makeRoom(half, mixed) : half;
   }
 
-  /** Every segment comes round before a dead stamp is used again. */
+  #name(segment: AffinitySegment): void {
+    this.#rebuildsLeft--;
+    segment.nameHolders();
+  }
+
+  /** One segment with each new stamp: every one comes round before a dead stamp is used again. */
   #sweep(): void {
-    for (let left = this.#sweptAtOnce; left > 0; left--) {
-      const segment = this.#directory[this.#sweepAt]!;
-      this.#sweepAt = (this.#sweepAt + 2 ** (this.#depth - segment.depth)) % this.#directory.length;
-      if (segment.hasDead()) segment.rebuild();
-    }
+    const segment = this.#directory[this.#sweepAt]!;
+    this.#sweepAt = (this.#sweepAt + 2 ** (this.#depth - segment.depth)) % this.#directory.length;
+    if (segment.hasDead()) segment.rebuild();
   }
 
   /** Each once. */
