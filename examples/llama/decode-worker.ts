@@ -14,20 +14,9 @@ import { decodeAnswers, decodeCommands, type EngineSetting, type RecordedOperati
 /** At this many tokens a step copies no more of one request's state, so that the others wait for milliseconds only. */
 const loadTokensMax = 256;
 
-/** Shows each request that comes, whether the router or a coordinator brings it. */
-class ObservedHandoff extends StateHandoff {
-  onRequest: ((requestId: RequestId, added: Promise<Finished>) => void) | null = null;
-
-  override addRequestWithKvHandoff(...request: Parameters<StateHandoff['addRequestWithKvHandoff']>): Promise<Finished> {
-    const added = super.addRequestWithKvHandoff(...request);
-    this.onRequest?.(request[0], added);
-    return added;
-  }
-}
-
 class DecodeWorker {
   private readonly engine: LlamaDecodeEngine;
-  private readonly handoff: ObservedHandoff;
+  private readonly handoff: StateHandoff;
   private coordinated: CoordinatedEngine | null = null;
   /** Behind a coordinator: by its numbers, which request they mean. */
   private readonly names = new Map<string, string>();
@@ -53,8 +42,7 @@ class DecodeWorker {
       },
       onOperation: setting.shared ? (operation) => this.recorded.push(this.flat(operation)) : null,
     });
-    this.handoff = new ObservedHandoff(this.engine, { instance: 'llama-decode' });
-    this.handoff.onRequest = (requestId, added) => this.follow(this.nameOf(requestId), added);
+    this.handoff = new StateHandoff(this.engine, { instance: 'llama-decode' });
     this.engine.attachHandoff(this.handoff);
     const { handoff } = this;
     this.watch = new ImportWatch(
@@ -82,7 +70,10 @@ class DecodeWorker {
     try {
       const { kvMeta, blockIds } = decodeTicket(ticket);
       const sampling = { num_tokens_to_generate: limit };
-      void this.handoff.addRequestWithKvHandoff(id, prompt, sampling, kvMeta, blockIds);
+      this.handoff.addRequestWithKvHandoff(id, prompt, sampling, kvMeta, blockIds).then(
+        (finished) => this.finished(id, finished),
+        (error: unknown) => this.refused(id, error),
+      );
     } catch (error) {
       this.refused(id, error);
     }
@@ -103,6 +94,8 @@ class DecodeWorker {
         this.names.set(String(requestId), id);
         this.digests.set(id, []);
       },
+      onFinished: (requestId, finished) => this.finished(this.nameOf(requestId), finished),
+      onFailed: (requestId, error) => this.refused(this.nameOf(requestId), error),
       onMessage: () => this.wake(),
     });
     this.wake();
@@ -131,13 +124,6 @@ class DecodeWorker {
 
   private nameOf(requestId: RequestId): string {
     return this.names.get(String(requestId)) ?? String(requestId);
-  }
-
-  private follow(id: string, added: Promise<Finished>): void {
-    added.then(
-      (finished) => this.finished(id, finished),
-      (error: unknown) => this.refused(id, error),
-    );
   }
 
   private finished(id: string, { generatedTokens: tokens, finishReason: reason, extra }: Finished): void {

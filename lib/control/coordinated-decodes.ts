@@ -3,6 +3,7 @@
  * it has ended and its source is read no more; what is told about any other changes nothing.
  */
 import type { Finished, RequestId } from '../engine-context.js';
+import { isHandoffError, type HandoffError } from '../errors.js';
 import type { ImportNotice } from '../events.js';
 import type { StateHandoff } from '../state-handoff.js';
 import { reasonOf, unlessClosed } from './coordinated-prefills.js';
@@ -17,7 +18,7 @@ import { Float64, type Wire, type WireMap } from './protocol/wire-value.js';
 /** What it needs of its engine. */
 export interface DecodeSurroundings {
   readonly handoff: StateHandoff;
-  readonly options: Pick<CoordinatedEngineOptions, 'onHandoff' | 'tokenize'>;
+  readonly options: Pick<CoordinatedEngineOptions, 'onHandoff' | 'onFinished' | 'onFailed' | 'tokenize'>;
   readonly say: (message: ToCoordinator) => void;
 }
 
@@ -53,6 +54,7 @@ export class CoordinatedDecodes {
     const { handoff, options } = this.around;
     let added: Promise<Finished>;
     let decoding: Decoding | null = null;
+    let isTold = false;
     try {
       const tokens = promptTokens(prompt, options.tokenize);
       const streams = sampling.get('streaming') === true;
@@ -60,6 +62,7 @@ export class CoordinatedDecodes {
       this.decoding.set(requestId, decoding);
       const samplingParams = wireToRecord(sampling);
       options.onHandoff?.({ requestId, prompt: Int32Array.from(tokens), samplingParams });
+      isTold = true;
       added = handoff.addRequestWithKvHandoff(
         requestId,
         tokens,
@@ -70,20 +73,26 @@ export class CoordinatedDecodes {
     } catch (error) {
       // It never became a request here: nothing reads its source.
       this.decoding.delete(requestId);
-      return this.fail(requestId, reasonOf(error));
+      this.fail(requestId, reasonOf(error));
+      if (isTold && isHandoffError(error)) this.tellFailed(requestId, error);
+      return;
     }
     const entry = decoding;
     added.then(
       (finished) => {
         try {
+          options.onFinished?.(requestId, finished);
           this.finish(requestId, entry.promptLength, sampling, finished);
         } catch (error) {
           this.fail(requestId, reasonOf(error), entry.isRead);
         }
         this.settle(requestId, entry);
       },
-      // Why it failed was told by the notice.
-      () => this.settle(requestId, entry),
+      (error: HandoffError) => {
+        // The coordinator was told by the notice.
+        this.tellFailed(requestId, error);
+        this.settle(requestId, entry);
+      },
     );
   }
 
@@ -145,6 +154,15 @@ export class CoordinatedDecodes {
     });
     const replies = [{ requestId, needsDetokenize: true, body: encodeValue(body) }];
     this.around.say({ header: 'ENGINE_REPLY', replies });
+  }
+
+  private tellFailed(requestId: number, error: HandoffError): void {
+    const { handoff, options } = this.around;
+    try {
+      options.onFailed?.(requestId, error);
+    } catch (thrown) {
+      handoff.emit('warning', { message: `onFailed threw for request ${requestId}`, error: thrown });
+    }
   }
 
   private settle(requestId: number, decoding: Decoding): void {

@@ -1,5 +1,5 @@
 /** What a host engine gives to be connected to a coordinator, and what it is asked. Data and signatures only. */
-import type { SamplingParams } from '../engine-context.js';
+import type { Finished, SamplingParams } from '../engine-context.js';
 import type { HandoffError } from '../errors.js';
 import type { StateHandoff } from '../state-handoff.js';
 import type { Ticket } from '../ticket.js';
@@ -56,6 +56,13 @@ export interface CoordinatedEngineOptions {
   readonly prefill?: (order: PrefillOrder) => Ticket | null | Promise<Ticket | null>;
   /** Decode, rank 0: a request has come and its import begins when this returns; what it throws fails the request. */
   readonly onHandoff?: (order: DecodeOrder) => void;
+  /**
+   * Decode, rank 0: a request is over, with what the engine gave to `finishRequest`, its `extra` too. The client is answered when
+   * this returns; what it throws fails the request.
+   */
+  readonly onFinished?: (requestId: number, finished: Finished) => void;
+  /** Decode, rank 0: a request of `onHandoff` has failed or was aborted. The client hears of it by itself. */
+  readonly onFailed?: (requestId: number, error: HandoffError) => void;
   /** Token ids of a prompt that came as text; without it such a request fails. */
   readonly tokenize?: (text: string) => readonly number[];
   /** Control signals, called inside `drain`, or on every rank in the step that carries them; a new epoch is given to `setGenerationEpoch` when this returns. */

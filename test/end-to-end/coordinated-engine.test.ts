@@ -10,7 +10,7 @@ import {
   wireMap,
 } from 'state-handoff/coordinator';
 import type { ClientEvent, ClientRequest, DecodeOrder, PrefillOrder, WireMap } from 'state-handoff/coordinator';
-import { HandoffError, type Ticket } from 'state-handoff';
+import { HandoffError, type Finished, type Ticket } from 'state-handoff';
 import { ToyEngine } from '../../examples/custom-engine.js';
 import { until } from '../support/waiting.js';
 
@@ -26,6 +26,9 @@ let decodeEnd: CoordinatedEngine;
 let client: CoordinatorClient;
 let compute: (order: PrefillOrder) => Ticket | Promise<Ticket>;
 let seenOrder: DecodeOrder | null;
+/** What the decode engine was told of the ends of its requests. */
+let ended: (readonly [requestId: number, Finished | HandoffError])[];
+let refusesEnds: boolean;
 let decodes: boolean;
 /** Decode stands still once a request has this many tokens. */
 let pauseAt: number;
@@ -99,6 +102,8 @@ beforeEach(async () => {
   told.clear();
   decodes = true;
   pauseAt = Infinity;
+  ended = [];
+  refusesEnds = false;
   server = await serve('tcp://127.0.0.1:0', 100);
   const { address } = server;
   [prefill, decode] = [new ToyEngine(), new ToyEngine()];
@@ -117,7 +122,17 @@ beforeEach(async () => {
     seenOrder = order;
     if (order.samplingParams['refuse'] === true) throw new Error('the engine refuses it');
   };
-  decodeEnd = await CoordinatedEngine.connect({ handoff: decode.handoff, address, tokenize, connectMs, onHandoff });
+  decodeEnd = await CoordinatedEngine.connect({
+    ...{ handoff: decode.handoff, address, tokenize, connectMs, onHandoff },
+    onFinished: (requestId, finished) => {
+      ended.push([requestId, finished]);
+      if (refusesEnds) throw new Error('the engine wants no such end');
+    },
+    onFailed: (requestId, error) => {
+      ended.push([requestId, error]);
+      throw new Error('a listener that throws harms nobody');
+    },
+  });
   client = await CoordinatorClient.connect({ address, connectMs });
   loop = setInterval(step, 1);
 });
@@ -247,6 +262,34 @@ it('a request whose arrival the engine refuses fails with its reason, and one th
   expect(seenOrder).toMatchObject({ prompt: Int32Array.from(prompt), samplingParams: { x_request_id: 'mine' } });
   const refused = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2, refuse: true }));
   await expect(all(refused)).rejects.toThrow('the engine refuses it');
+  await refused.sourceSafe;
+  await allIsBack();
+});
+
+it('tells the decode engine how each request ended, with all that the engine gave', async () => {
+  const finish = decode.handoff.finishRequest.bind(decode.handoff);
+  decode.handoff.finishRequest = (attemptId, result) => finish(attemptId, { ...result, extra: { logits: 'of mine' } });
+  await all(client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2 })));
+  const { requestId } = seenOrder!;
+  expect(ended).toEqual([
+    [requestId, expect.objectContaining({ extra: { logits: 'of mine' }, finishReason: 'length' })],
+  ]);
+
+  pauseAt = 5;
+  const abort = new AbortController();
+  const sampling = wireMap({ num_tokens_to_generate: 50, streaming: true });
+  const aborted = client.addRequest(prompt, sampling, { signal: abort.signal });
+  const read = async (): Promise<void> => {
+    for await (const { kind } of aborted) if (kind === 'partial') abort.abort();
+  };
+  await expect(read()).rejects.toMatchObject({ code: 'ABORTED' });
+  await aborted.sourceSafe;
+  expect(ended.slice(1)).toEqual([[seenOrder!.requestId, expect.objectContaining({ code: 'ABORTED' })]]);
+
+  pauseAt = Infinity;
+  refusesEnds = true;
+  const refused = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2 }));
+  await expect(all(refused)).rejects.toThrow('the engine wants no such end');
   await refused.sourceSafe;
   await allIsBack();
 });
