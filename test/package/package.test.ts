@@ -106,7 +106,7 @@ describeOptional('package', packed.missing, 'the installed package', () => {
   });
 
   test('the examples of the README compile and run against it', () => {
-    for (const { name, code } of ['README.md', 'docs/testing.md'].flatMap((path) =>
+    for (const { name, code } of ['README.md', 'docs/testing.md', 'docs/parallel-layouts.md'].flatMap((path) =>
       testedBlocks(readProjectFile(path)),
     )) {
       writeFileSync(join(packed.consumer, `${name}.mts`), code);

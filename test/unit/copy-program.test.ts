@@ -274,8 +274,8 @@ describe('what would be written twice', () => {
     expect(() =>
       check(program([before, { ...before, tableFrom: 1, targetOffset: 10 }], [table([1, 2, 4], 10)]), 51),
     ).toThrow(refused('PROGRAM_OUT_OF_RANGE', expect.stringContaining('rectangles[1].targetRegion') as string));
-    const second = { ...after, table: 1 };
-    expect(() => check(program([before, second], [table([1, 2], 10), table([7, 3, 7], 10)]))).toThrow(
+    const second = { ...before, table: 1 };
+    expect(() => check(program([before, second], [table([1, 2], 10), table([7, 7], 10)]))).toThrow(
       refused(
         'PROGRAM_OVERLAP',
         'tables[1]: expected each target once in the rows of rectangles[1], got block 7 twice',
