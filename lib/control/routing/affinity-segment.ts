@@ -217,9 +217,15 @@ export class AffinitySegment {
     this.#slots = size;
     this.#ways = ways;
     this.#usedMax = Math.floor(size * fillMax);
-    this.#keys = new Int32Array(2 * size);
-    this.#stamps = new this.stampType(ways * size);
-    this.#columns = ways === namedHolders ? new Uint8Array(ways * size) : null;
+    const { BYTES_PER_ELEMENT: stampBytes } = this.stampType;
+    const stampsFrom = 8 * size;
+    const columnsFrom = stampsFrom + stampBytes * ways * size;
+    const areNamed = ways === namedHolders;
+    // One buffer for all three: whoever collects garbage goes through every buffer, and a large table has many segments.
+    const buffer = new ArrayBuffer(columnsFrom + (areNamed ? ways * size : 0));
+    this.#keys = new Int32Array(buffer, 0, 2 * size);
+    this.#stamps = new this.stampType(buffer, stampsFrom, ways * size);
+    this.#columns = areNamed ? new Uint8Array(buffer, columnsFrom) : null;
     this.used = 0;
     for (let slot = 0; slot < slots; slot++) {
       if (keeps[slot] === 0) continue;

@@ -13,5 +13,5 @@ const amounts: Readonly<Record<'whole' | 'quick', Amount>> = {
 
 /** @param note - told what is being measured */
 export async function run(amount: 'whole' | 'quick', note: (what: string) => void): Promise<BenchRow[]> {
-  return [...(await requestRows(amounts[amount], note)), ...(amount === 'whole' ? routingRows(note) : [])];
+  return [...(await requestRows(amounts[amount], note)), ...(amount === 'whole' ? await routingRows(note) : [])];
 }
