@@ -43,12 +43,13 @@ export class Histogram {
     this.counts = new Float64Array(bounds.length + 1);
   }
 
-  observe(value: number): void {
+  /** @param times - how often the value was seen */
+  observe(value: number, times = 1): void {
     let index = 0;
     while (index < this.bounds.length && value > (this.bounds[index] as number)) index += 1;
-    this.counts[index] = (this.counts[index] as number) + 1;
-    this.sum += value;
-    this.count += 1;
+    this.counts[index] = (this.counts[index] as number) + times;
+    this.sum += value * times;
+    this.count += times;
   }
 
   snapshot(): HistogramSnapshot {

@@ -124,7 +124,13 @@ describe('a coordinator over HTTP', () => {
     scene.now += 600;
     const delta = { requestId: 0, body: encodeValue(wireMap({ request_id: 0, new_tokens: [1] })) };
     await scene.say('decode', { header: 'ENGINE_REPLY_PARTIAL', partials: [delta] });
-    scene.now += 4_000;
+    scene.now += 60;
+    const three = { requestId: 0, body: encodeValue(wireMap({ request_id: 0, new_tokens: [2, 3, 4] })) };
+    await scene.say('decode', { header: 'ENGINE_REPLY_PARTIAL', partials: [three] });
+    scene.now += 340;
+    const none = { requestId: 0, body: encodeValue(wireMap({ request_id: 0, new_tokens: [] })) };
+    await scene.say('decode', { header: 'ENGINE_REPLY_PARTIAL', partials: [none] });
+    scene.now += 3_600;
     await scene.say('decode', { header: 'ENGINE_REPLY_PARTIAL', partials: [delta] });
     await scene.say('decode', reply(0, finishedBody));
     samples = await scene.scrape();
@@ -135,6 +141,9 @@ describe('a coordinator over HTTP', () => {
     expect(sum('request_prefill_time_seconds')).toEqual([1, 0.2]);
     expect(sum('kv_transfer_time_seconds')).toEqual([1, 0.03]);
     expect(sum('time_to_first_token_seconds')).toEqual([1, 0.83]);
+    // Of three tokens that came together each took a third; a delta without tokens is no token, and the reply is none.
+    expect(sum('inter_token_latency_seconds')).toEqual([4, 0.06 + 3.94]);
+    expect(samples.get('state_handoff_inter_token_latency_seconds_bucket{le="0.025"}')).toBe(3);
     expect(sum('request_decode_time_seconds')).toEqual([1, 4.6]);
     expect(sum('e2e_request_latency_seconds')).toEqual([1, 4.83]);
     expect(samples.get('state_handoff_time_to_first_token_seconds_bucket{le="0.75"}')).toBe(0);

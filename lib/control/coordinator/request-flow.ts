@@ -6,6 +6,7 @@ import { invariant } from '../../invariant.js';
 import type { Opaque, Wire } from '../protocol/wire-value.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
+import { deltaTokens } from './delta-tokens.js';
 import type { EngineRecord } from './engine-record.js';
 import { IdTable } from './id-table.js';
 import type { Outbox } from './outbox.js';
@@ -104,7 +105,7 @@ export class RequestFlow {
 
   /** A delta of what it generates goes to its client. */
   stream(request: RequestRecord, body: Opaque): void {
-    this.timings.streams(request, this.nowMs);
+    this.timings.streams(request, this.nowMs, deltaTokens(body));
     this.outbox.send(request.client!.peer, {
       header: 'ENGINE_REPLY_PARTIAL',
       requestId: request.clientRequestId,

@@ -62,8 +62,8 @@ export class RequestRecord {
   submittedAt = 0;
   /** When it came into its state. */
   enteredAt = 0;
-  /** Whether its client has something that was generated. */
-  hasStreamed = false;
+  /** When its client last got something that was generated; null: not yet. */
+  streamedAt: number | null = null;
 
   /**
    * @param client - null once it is gone

@@ -19,6 +19,8 @@ export interface RequestTimingsSnapshot {
   readonly decode: HistogramSnapshot;
   /** From the submission until the first delta, or the reply where none came before it. */
   readonly firstToken: HistogramSnapshot;
+  /** Between tokens of a stream: the time between two deltas, for each token of the second its share. */
+  readonly interToken: HistogramSnapshot;
   /** From the submission until the reply. */
   readonly whole: HistogramSnapshot;
 }
@@ -48,6 +50,7 @@ export class RequestTimings {
     transfer: new Histogram(bounds),
     decode: new Histogram(bounds),
     firstToken: new Histogram(bounds),
+    interToken: new Histogram(bounds),
     whole: new Histogram(bounds),
   };
 
@@ -57,16 +60,18 @@ export class RequestTimings {
     if (timing !== undefined) this.observe(timing, nowMs - enteredAt);
   }
 
-  /** Something generated goes to the client. */
-  streams(request: RequestRecord, nowMs: number): void {
-    if (request.hasStreamed) return;
-    request.hasStreamed = true;
-    this.observe('firstToken', nowMs - request.submittedAt);
+  /** So many generated tokens go to the client; a delta without any is none. */
+  streams(request: RequestRecord, nowMs: number, tokens: number): void {
+    if (tokens === 0) return;
+    const { streamedAt } = request;
+    request.streamedAt = nowMs;
+    if (streamedAt === null) this.observe('firstToken', nowMs - request.submittedAt);
+    else this.observe('interToken', (nowMs - streamedAt) / tokens, tokens);
   }
 
   /** Its reply goes to the client. */
   replies(request: RequestRecord, nowMs: number): void {
-    this.streams(request, nowMs);
+    if (request.streamedAt === null) this.observe('firstToken', nowMs - request.submittedAt);
     this.observe('whole', nowMs - request.submittedAt);
   }
 
@@ -75,7 +80,7 @@ export class RequestTimings {
     return Object.fromEntries(entries) as unknown as RequestTimingsSnapshot;
   }
 
-  private observe(timing: Timing, ms: number): void {
-    this.histograms[timing].observe(ms / 1000);
+  private observe(timing: Timing, ms: number, times = 1): void {
+    this.histograms[timing].observe(ms / 1000, times);
   }
 }

@@ -120,6 +120,10 @@ const families: Readonly<Record<string, Family<Observed>>> = {
     'From the submission until something generated went to the client',
     (timings) => [{ value: timings.firstToken }],
   ),
+  inter_token_latency_seconds: histogram(
+    'Between generated tokens that went to the client, of requests that stream',
+    (timings) => [{ value: timings.interToken }],
+  ),
   e2e_request_latency_seconds: histogram('From the submission until the reply, of completed requests', (timings) => [
     { value: timings.whole },
   ]),
