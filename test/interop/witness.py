@@ -2,15 +2,21 @@
 
 witness.py engine ADDRESS PROFILE prefill|decode   serves requests until it is killed
 witness.py client ADDRESS PROFILE COUNT            sends COUNT requests, prints one JSON line for each reply
+
+With NAME, SECRET_KEY and SERVER_KEY in the environment the connection is encrypted, under that name.
 """
 import json
+import os
 import sys
 
 import msgpack
 import zmq
 
+sys.dont_write_bytecode = True
+import curve_name
+
 CONNECT, CONNECT_ACK, ROLE_ACK, SUBMIT, REPLY, PARTIAL = 0, 1, 2, 20, 21, 22
-SUBMIT_KV, RELEASE, REGISTER_ROLE, READ_DONE = 24, 25, 27, 28
+SUBMIT_KV, RELEASE, REGISTER_ROLE, READ_DONE, ERROR = 24, 25, 27, 28, 29
 
 
 def pack(value):
@@ -25,7 +31,10 @@ def dealer(address, identity=None):
     socket = zmq.Context.instance().socket(zmq.DEALER)
     socket.linger = 0
     socket.rcvtimeo = 60000
-    if identity:
+    if "SECRET_KEY" in os.environ:
+        keys = [os.environ[key].encode() for key in ("NAME", "SECRET_KEY", "SERVER_KEY")]
+        curve_name.secure(socket, *keys)
+    elif identity:
         socket.setsockopt(zmq.IDENTITY, identity.encode())
     socket.connect(address)
     return socket
@@ -43,7 +52,11 @@ def engine(address, profile, role):
         "num_kv_heads_global": 8,
     }
     socket.send(pack([REGISTER_ROLE, role, "nixl", [meta]]))
-    assert unpack(socket.recv()) == [ROLE_ACK]
+    answer = unpack(socket.recv())
+    if answer[0] == ERROR:
+        print("refused:", answer[1], flush=True)
+        return
+    assert answer == [ROLE_ACK]
     print("registered", flush=True)
 
     def reply(body):
