@@ -10,7 +10,7 @@ const { loadTypescript } = require('./load-typescript');
 const usage = `usage: npm run bench:benefit [-- flags]
 
   --engines N   engine processes of each setting, 2 to 8 (default 2)
-  --seconds N   how long requests arrive at each point, 1 to 600 (default 10)
+  --seconds N   how long requests arrive at each point, 1 to 600 (default 12)
   --quick       one rate, one second: to see that it works
   --svg FILE    where the drawing goes (default: nowhere)
   --write       table, lines and drawing into docs/benefit.md and docs/benefit.svg

@@ -19,8 +19,12 @@ test('both settings do all requests of every mix at every rate, and each figure 
   for (const { ttft, itl, tokensPerSecond, rate, requests } of points) {
     for (const value of [ttft.p50, ttft.p99, itl.p50, itl.p99, tokensPerSecond, rate]) expect(value).toBeGreaterThan(0);
     expect(ttft.p99).toBeGreaterThanOrEqual(ttft.p50);
-    expect(requests).toBeGreaterThanOrEqual(4);
+    expect(requests).toBe(Math.max(4, Math.round(rate * 0.1)));
   }
+  const last = points.at(-1)!;
+  expect(said.at(-1)).toBe(
+    `4 of 4: 1 prefill + 1 decode, small <ones>, ${last.requests} requests at ${last.rate.toFixed(1)} a second`,
+  );
   const [aggregated, , split] = points as [Point, Point, Point];
   expect([aggregated.prefill, aggregated.takeOver, aggregated.transferShare]).toEqual([null, null, 0]);
   expect(split.transferShare).toBeGreaterThan(0);

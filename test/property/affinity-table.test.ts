@@ -223,9 +223,9 @@ test('an engine beyond the eighth finds its place beside those that are there, a
 });
 
 test('one recording rebuilds a few segments only, and later ones the rest', () => {
-  const table = new AffinityTable({ ttlMs: null, blocksMax: 400_000 });
+  const table = new AffinityTable({ ttlMs: null, blocksMax: 100_000 });
   const columns = Array.from({ length: 9 }, () => table.join()!);
-  for (let from = 0; from < 200_000; from += 1000)
+  for (let from = 0; from < 60_000; from += 1000)
     table.record(columns[(from / 1000) % 8]!, BigInt64Array.from(hashesOf(from, 1000)), 0);
   // The ninth engine has no place beside eight in any segment yet.
   const hashes = BigInt64Array.from(hashesOf(5000, 64));
@@ -234,7 +234,7 @@ test('one recording rebuilds a few segments only, and later ones the rest', () =
   table.record(columns[8]!, hashes, 0);
   const once = held();
   expect(once).toBeGreaterThan(10);
-  expect(once).toBeLessThanOrEqual(30);
+  expect(once).toBeLessThanOrEqual(45);
   for (let turn = 0; turn < 5; turn++) table.record(columns[8]!, hashes, 0);
   expect(held()).toBe(64);
 });

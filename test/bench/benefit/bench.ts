@@ -48,8 +48,10 @@ export async function run(
   note: (what: string) => void,
 ): Promise<Point[]> {
   const points: Point[] = [];
+  const splits = splitsOf(engines);
+  const total = splits.length * asked.length * rateShares.length;
   const rates = new Map<string, number[]>();
-  for (const split of splitsOf(engines)) {
+  for (const split of splits) {
     const name = splitName(split);
     note(`${name}: starting`);
     const router = await Router.open(split, engineSize);
@@ -64,8 +66,9 @@ export async function run(
           note(`${mix.name}: ${name} can do ${capacity.toFixed(1)} requests a second`);
         } else await capacityOf(router, mix, Math.ceil(calibration / 3));
         for (const rate of rates.get(mix.name)!) {
-          note(`${name}, ${mix.name}, ${rate.toFixed(1)} requests a second`);
           const count = Math.max(requestsMin, Math.round(rate * seconds));
+          const which = `${points.length + 1} of ${total}: ${name}, ${mix.name}`;
+          note(`${which}, ${count} requests at ${rate.toFixed(1)} a second`);
           points.push(await measure(router, name, mix, rate, count));
         }
       }

@@ -98,8 +98,7 @@ export async function capacityOf(router: Router, mix: Mix, count: number): Promi
 }
 
 /** Lets `count` requests arrive, and waits for all of them. */
-export async function measure(router: Router, split: string, mix: Mix, rate: number, seconds: number): Promise<Point> {
-  const count = Math.max(8, Math.round(rate * seconds));
+export async function measure(router: Router, split: string, mix: Mix, rate: number, count: number): Promise<Point> {
   const begun = nowMs();
   const seen = await run(router, arrivals(mix, rate, count, 3));
   return summed(seen, split, mix.name, rate, begun);
