@@ -64,8 +64,8 @@ export class StateHandoff extends EventEmitter<StateHandoffEvents> {
    * Builds transports and describes this rank. Collective: every rank of the group calls it once.
    *
    * @param backend - `auto`, a name, a transport, or an order of them, preferred first; each pair of ranks uses the first
-   *   that both have and that reaches from one to the other. What this machine lacks is left out, unless it was asked for
-   *   by itself.
+   *   that both have and that reaches from one to the other; one handoff is read or pushed as a whole, by what reaches all
+   *   its pairs. What this machine lacks is left out, unless it was asked for by itself.
    * @throws (rejects) `ENGINE_CONTEXT_INVALID`, `PREFIX_CACHING_REQUIRED`, `SSM_CACHE_ON_DECODE`, `ARGUMENT_INVALID`,
    *   `ALREADY_SET_UP`, `INCOMPATIBLE`, `NO_TRANSPORT`, `TRANSPORT_UNAVAILABLE`; a later call may try again
    */

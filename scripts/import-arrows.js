@@ -24,6 +24,7 @@ const pureFiles = [
   'lib/transfer/rectangle.ts',
   'lib/transfer/transport.ts',
   'lib/transfer/transport-registry.ts',
+  'lib/transfer/transport-choice.ts',
   'lib/decode/**/*.ts',
   'lib/prefill/**/*.ts',
   'lib/control/protocol/**/*.ts',

@@ -18,10 +18,10 @@ import { PrefillSide } from '../prefill/prefill-side.js';
 import { ScheduleLog, type LogCarrier } from '../schedule-log.js';
 import { PeerDescriptorCache } from '../transfer/peer-descriptor-cache.js';
 import { parseInstanceMeta } from '../transfer/peer-description.js';
-import { pushDuties, type Balance } from '../transfer/peer-pairing.js';
+import { pullPairs, pushDuties, type Balance } from '../transfer/peer-pairing.js';
 import { PeerPlans } from '../transfer/peer-plans.js';
 import type { Transport } from '../transfer/transport.js';
-import { TransportChoice } from '../transfer/transport-registry.js';
+import { TransportChoice } from '../transfer/transport-choice.js';
 import type { BuiltTransports } from './build-transports.js';
 import type { Role } from './check-context.js';
 import { ssmLayers, type InstanceDescription } from './instance-description.js';
@@ -95,12 +95,15 @@ function peerPlans(
 ): PeerPlans {
   const patience = { now: () => clock.now(), connectMs: deadlines.handshakeMs };
   if (role === 'decode') {
-    const choice = new TransportChoice(open, missing);
+    const instance = parseInstanceMeta(instanceMeta, 'this instance');
+    const choice = new TransportChoice(open, missing, undefined, (ranks) => pullPairs(instance, ranks, balance));
     return new PeerPlans({ kv, ssm }, choice, 'pull', undefined, undefined, patience, balance);
   }
   const duties = pushDuties(parseInstanceMeta(instanceMeta, 'this instance'), kv.layout.globalRank);
   // What decode pulls over another transport is not ours to push.
-  const choice = new TransportChoice(open, missing, ({ beginPush }) => beginPush !== undefined);
+  const choice = new TransportChoice(open, missing, ({ beginPush }) =>
+    beginPush === undefined ? 'it is read by its peers and does not push' : null,
+  );
   return new PeerPlans({ kv, ssm }, choice, 'push-source', undefined, duties, patience);
 }
 

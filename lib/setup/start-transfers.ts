@@ -113,12 +113,13 @@ export function transportTraits(
   plans: PeerPlans,
   pending: PendingImport,
 ): { readonly twoSided: boolean; readonly fatalWhenUnsafe: boolean } {
-  // A rank of a stage without any state offers none; what one rank offers, all others of its instance do.
-  const rank = pending.source.parsed?.ranks.find(({ transports }) => Object.keys(transports).length > 0);
-  const transport = rank === undefined ? null : plans.findTransport(rank);
+  const ranks = pending.source.parsed?.ranks ?? [];
+  const { transports } = plans;
   return {
-    twoSided: transport?.capabilities.direction === 'push',
-    fatalWhenUnsafe: transport?.capabilities.unsafeFailureIsFatal === true,
+    twoSided: transports.isPushed(ranks),
+    get fatalWhenUnsafe() {
+      return transports.isFatalWhenUnsafe(ranks);
+    },
   };
 }
 

@@ -124,6 +124,26 @@ export function requireWholeTarget(sources: readonly PeerRank[], targets: readon
   });
 }
 
+/**
+ * Of all ranks of an instance that pulls, and those of a peer, the pairs that exchange something, by what each granted. A
+ * rank that the peer cannot fill has none: it refuses the handoff by itself.
+ */
+export function pullPairs(
+  instance: readonly PeerRank[],
+  ranks: readonly PeerRank[],
+  balance: Balance,
+): { readonly own: PeerRank['transports']; readonly peer: PeerRank['transports'] }[] {
+  return instance.flatMap((own) => {
+    try {
+      const plans = planPull(own, ranks, balance);
+      return plans.flatMap((plan) => (plan === null ? [] : [{ own: own.transports, peer: plan.rank.transports }]));
+    } catch (error) {
+      if (isHandoffError(error)) return [];
+      throw error;
+    }
+  });
+}
+
 /** A source's view: what it sends to each rank of the peer. @throws `INCOMPATIBLE` */
 export function planPush(own: OwnState, ranks: readonly PeerRank[], duties: PushDuties): readonly (RankPlan | null)[] {
   return explained([own], ranks, () =>

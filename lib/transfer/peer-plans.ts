@@ -18,7 +18,7 @@ import {
 } from './peer-pairing.js';
 import { pairBlocks, programOver, type RowShare } from './program-table.js';
 import type { Peer, SourceGenerations, Transport } from './transport.js';
-import type { TransportChoice } from './transport-registry.js';
+import type { TransportChoice } from './transport-choice.js';
 
 /** A peer rank's part of one request. */
 export interface PeerShare {
@@ -66,7 +66,7 @@ export class PeerPlans {
 
   constructor(
     private readonly own: OwnState,
-    private readonly transports: TransportChoice,
+    readonly transports: TransportChoice,
     private readonly direction: 'pull' | 'push-source' = 'pull',
     private readonly maxConnections = 1024,
     /** A push: what this rank sends; a replica that another rank stands for sends nothing. */
@@ -89,7 +89,7 @@ export class PeerPlans {
       const share = move.shares[index] as PeerShare;
       const programs = [...this.kvProgram(plan, share, move), ...this.ssmProgram(plan, share, move)];
       if (programs.length === 0) continue;
-      const connection = this.connectFor(plan.rank, legs);
+      const connection = this.connectFor(plan.rank, move.ranks, legs);
       connection.users += 1;
       legs.push({
         transport: connection.transport,
@@ -109,11 +109,6 @@ export class PeerPlans {
     return this.direction === 'pull' ? `${handoff}:${other}>${own}` : `${handoff}:${own}>${other}`;
   }
 
-  /** The first transport of this side that the peer can use too, or null. */
-  findTransport(rank: PeerRank): Transport | null {
-    return this.transports.find(rank.transports);
-  }
-
   /** Drops connections; nothing may be in flight on them. */
   close(): void {
     for (const { peer } of this.connections.values()) peer.close();
@@ -125,16 +120,16 @@ export class PeerPlans {
   }
 
   /** A connection, or the error with what the legs before hold let go of. */
-  private connectFor(rank: PeerRank, legs: readonly TransferLeg[]): Connection {
+  private connectFor(rank: PeerRank, ranks: readonly PeerRank[], legs: readonly TransferLeg[]): Connection {
     try {
-      return this.connect(rank);
+      return this.connect(rank, ranks);
     } catch (error) {
       for (const leg of legs) leg.release?.();
       throw error;
     }
   }
 
-  private connect(rank: PeerRank): Connection {
+  private connect(rank: PeerRank, ranks: readonly PeerRank[]): Connection {
     const known = this.connections.get(rank.key);
     const status = known?.peer.status() ?? 'failed';
     if (known !== undefined && status !== 'failed') {
@@ -145,7 +140,7 @@ export class PeerPlans {
       return known;
     }
     known?.peer.close();
-    const transport = this.transports.require(rank.transports);
+    const transport = this.transports.towards(ranks).require(rank.transports);
     this.makeRoom();
     const connection = { transport, peer: connectTo(transport, rank), openedAt: this.patience.now(), users: 0 };
     this.connections.set(rank.key, connection);
@@ -187,14 +182,13 @@ export class PeerPlans {
   /** The source of a push follows the reference's rule, so its target does, too. */
   private balanceFor(ranks: readonly PeerRank[]): Balance {
     if (this.balance === 'first') return 'first';
-    const isPushed = ranks.some((rank) => this.findTransport(rank)?.capabilities.direction === 'push');
-    return isPushed ? 'first' : this.balance;
+    return this.transports.isPushed(ranks) ? 'first' : this.balance;
   }
 
   private kvProgram(plan: RankPlan, share: PeerShare, move: MoveRequest): CopyProgram[] {
     const { kv, kvPart, sourceTokens, targetTokens } = plan;
     if (kv.length === 0) return [];
-    if (sourceTokens !== targetTokens) this.requirePull(plan);
+    if (sourceTokens !== targetTokens) this.requirePull(plan, move.ranks);
     const isPull = this.direction === 'pull';
     const [source, target] = isPull ? [share.blockIds, move.localBlocks] : [move.localBlocks, share.blockIds];
     const rows = pairBlocks({ source, target, sourceTokens, targetTokens, skipTargetBlocks: move.skipBlocks });
@@ -203,8 +197,8 @@ export class PeerPlans {
   }
 
   /** The two ends of a push would count the last block's tokens differently. */
-  private requirePull({ rank, sourceTokens, targetTokens }: RankPlan): void {
-    if (this.direction === 'pull' && this.findTransport(rank)?.capabilities.direction !== 'push') return;
+  private requirePull({ sourceTokens, targetTokens }: RankPlan, ranks: readonly PeerRank[]): void {
+    if (this.direction === 'pull' && !this.transports.isPushed(ranks)) return;
     throw new HandoffError(
       'INCOMPATIBLE',
       `a push moves blocks of one size: the source has ${sourceTokens} tokens a block and the target ${targetTokens}`,

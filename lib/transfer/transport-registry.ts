@@ -96,50 +96,6 @@ export interface OpenTransport {
   whyNot(local: TransportGrant, peer: TransportGrant): string | null;
 }
 
-/** The choice that one end has, peer by peer: of the transports it opened, preferred first, the first that fits. */
-export class TransportChoice {
-  /** By what the peer granted; the same object for the same peer. */
-  private readonly chosen = new WeakMap<Grants, OpenTransport | null>();
-
-  constructor(
-    private readonly open: readonly OpenTransport[],
-    /** By name, why a transport that was wanted is not among them. */
-    private readonly missing: Readonly<Record<string, string>> = {},
-    /** Which of them count. */
-    private readonly counts: (transport: Transport) => boolean = () => true,
-  ) {}
-
-  /** The first that both ends can use, or null. */
-  find(peerGrants: Grants): Transport | null {
-    const known = this.chosen.get(peerGrants);
-    if (known !== undefined) return known?.transport ?? null;
-    const found = this.open.find((each) => this.whyNot(each, peerGrants) === null) ?? null;
-    this.chosen.set(peerGrants, found);
-    return found?.transport ?? null;
-  }
-
-  /** @throws `NO_TRANSPORT`, whose message and `details.reasons` say for each transport why not */
-  require(peerGrants: Grants): Transport {
-    const found = this.find(peerGrants);
-    if (found !== null) return found;
-    const reasons: Record<string, string> = { ...this.missing };
-    for (const each of this.open) reasons[each.transport.name] = this.whyNot(each, peerGrants) ?? '';
-    for (const name of Object.keys(peerGrants)) {
-      if (!Object.hasOwn(reasons, name)) reasons[name] = 'only the peer has it';
-    }
-    throw noTransport(reasons);
-  }
-
-  private whyNot({ transport, grant, whyNot: judge }: OpenTransport, peerGrants: Grants): string | null {
-    const { name } = transport;
-    if (!Object.hasOwn(peerGrants, name)) return 'the peer does not have it';
-    if (!this.counts(transport)) return 'it is read by its peers and does not push';
-    // Moves nothing itself, and still has to know what the instance's other ranks use.
-    if (grant === null) return null;
-    return judge(grant, peerGrants[name] as TransportGrant);
-  }
-}
-
 function checkTable(path: string, table: TransportTable): void {
   requireList(path, table, 'a list of transports');
   table.forEach((entry, index) => {
@@ -152,7 +108,8 @@ function checkTable(path: string, table: TransportTable): void {
   });
 }
 
-function noTransport(reasons: Readonly<Record<string, string>>): HandoffError {
+/** @param reasons - by name, why not */
+export function noTransport(reasons: Readonly<Record<string, string>>): HandoffError {
   const tried = Object.entries(reasons).map(([name, reason]) => `${name} (${reason})`);
   return new HandoffError(
     'NO_TRANSPORT',

@@ -1,5 +1,6 @@
 /** One handoff between two layouts, against one engine of one rank that has none. */
-import { checkCompatible, type Finished, type Transport } from '../../lib/index.js';
+import { checkCompatible, type Backend, type Finished } from '../../lib/index.js';
+import type { EngineMemory } from '../../examples/engine/engine-memory.js';
 import type { FinishedExtra } from '../../examples/engine/request.js';
 import { bitsOf, greedy, promptOf } from './engine-fixture.js';
 import { layoutModel, shapes, type LayoutCase, type Situation } from './layout-cases.js';
@@ -31,6 +32,8 @@ export interface LayoutOutcome {
   readonly missing: readonly number[];
   /** Blocks and slot that each rank reserved: all the same, or pools have come apart. */
   readonly memory: readonly string[];
+  /** What moved something for each target rank, by name. */
+  readonly movers: readonly (readonly string[])[];
 }
 
 const alone = new Map<string, Promise<Finished>>();
@@ -42,10 +45,14 @@ function expectedOf({ kind, situation }: LayoutCase, prompt: readonly number[]):
   return known;
 }
 
-/** @param transportOf - makes each rank's transport; the host transport by default */
+/**
+ * @param transportOf - what each rank is set up with; the host transport by default
+ * @param onTheWay - what becomes of an encoded ticket between the two
+ */
 export async function runLayoutCase(
   each: LayoutCase,
-  transportOf?: (role: 'prefill' | 'decode') => Transport,
+  transportOf?: (role: 'prefill' | 'decode', memory: EngineMemory) => Backend,
+  onTheWay: (ticket: string) => string = (ticket) => ticket,
 ): Promise<LayoutOutcome> {
   const { situation } = each;
   const model = layoutModel(each.kind, situation === 'MTP' ? 2 : 0);
@@ -56,7 +63,7 @@ export async function runLayoutCase(
     carrier: each.carrier,
     model,
     shape: shapes[each.source]!,
-    ...(transportOf === undefined ? {} : { transportOf: () => transportOf('prefill') }),
+    ...(transportOf === undefined ? {} : { transportOf: (memory: EngineMemory) => transportOf('prefill', memory) }),
   });
   const target = await LayoutWorld.create({
     ...each.targetMemory,
@@ -66,7 +73,7 @@ export async function runLayoutCase(
     balance: each.balance,
     model,
     shape: shapes[each.target]!,
-    ...(transportOf === undefined ? {} : { transportOf: () => transportOf('decode') }),
+    ...(transportOf === undefined ? {} : { transportOf: (memory: EngineMemory) => transportOf('decode', memory) }),
   });
   try {
     // The last instance of each world: where there are several, the first one only keeps it company.
@@ -77,7 +84,7 @@ export async function runLayoutCase(
     decode.handoff.on('kvReadDone', ({ source: ref }) => prefill.loop.release(ref!));
     const handOver = async (requestId: string, prompt: readonly number[]): Promise<Finished> => {
       const { ticket, finished } = await source.prefill(requestId, prompt, sampling, from);
-      const result = decode.loop.takeOver({ requestId, prompt, samplingParams: sampling, ticket });
+      const result = decode.loop.takeOver({ requestId, prompt, samplingParams: sampling, ticket: onTheWay(ticket) });
       let outcome: Finished | Error | null = null;
       result.then(
         (value) => (outcome = value),
@@ -115,6 +122,7 @@ export async function runLayoutCase(
         const { blocksUsable, blocksFree, blocksEvictable, slotsTotal, slotsFree } = handoff.load();
         return blocksUsable - blocksFree - blocksEvictable + Number(slotsTotal) - Number(slotsFree);
       }),
+      movers: target.ranks.map(({ handoff }) => Object.keys(handoff.metrics().transferBytes)),
       memory: admitted.map(({ blocks, slot }) => JSON.stringify([Array.from(blocks), slot])),
     };
   } finally {

@@ -19,7 +19,7 @@ import { nativeMemory } from '../../examples/engine/native-memory.js';
 import { RankLoop, type TurnOutcome } from '../../examples/engine/rank-loop.js';
 import { RankPlace, rankShape, type RankShape } from '../../examples/engine/rank-place.js';
 import { rankSlice } from '../../examples/engine/rank-slice.js';
-import type { Transport } from '../../lib/transfer/transport.js';
+import type { Backend } from '../../lib/setup/build-transports.js';
 
 export interface LayoutInstanceOptions extends Pick<
   EngineMemoryOptions,
@@ -32,7 +32,7 @@ export interface LayoutInstanceOptions extends Pick<
   readonly balance?: 'first' | 'spread';
   readonly carrier?: 'group' | 'host';
   /** Of each rank. Default: the host transport. */
-  readonly transportOf?: (memory: EngineMemory, place: RankPlace) => Transport;
+  readonly transportOf?: (memory: EngineMemory, place: RankPlace) => Backend;
   readonly poolSize?: number;
   readonly maxRequests?: number;
 }

@@ -9,7 +9,7 @@ import { checkProgram, type WantedRange } from '../../lib/transfer/check-program
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import { PeerPlans } from '../../lib/transfer/peer-plans.js';
 import type { Peer, TransferHandle, Transport } from '../../lib/transfer/transport.js';
-import { TransportChoice } from '../../lib/transfer/transport-registry.js';
+import { TransportChoice } from '../../lib/transfer/transport-choice.js';
 import { HostTransport } from '../../lib/transfer/transports/host.js';
 import { settled } from './host-fixture.js';
 import { layoutPair, type LayoutPair } from './layout-pair.js';

@@ -85,6 +85,8 @@ export class LifecycleEngine extends TestEngine {
 export interface Rank {
   readonly engine: LifecycleEngine;
   readonly transport: ScriptedTransport;
+  /** All of them, preferred first. */
+  readonly transports: readonly ScriptedTransport[];
   readonly handoff: StateHandoff;
   readonly group: InProcessRankGroup | null;
   /** What this rank is set up with: `group`, or what a test put around it. */
@@ -97,6 +99,8 @@ export interface InstanceOptions extends Partial<Omit<TestEngineOptions, 'role' 
   readonly tpSize?: number;
   readonly ppSize?: number;
   readonly transport?: ScriptedTransportOptions;
+  /** Transports beside it, less preferred. */
+  readonly otherTransports?: readonly ScriptedTransportOptions[];
   readonly handoff?: StateHandoffOptions;
   readonly delivery?: InProcessRankGroupOptions['delivery'];
   readonly carrier?: SetupOptions['carrier'];
@@ -168,10 +172,13 @@ export class Instance {
       };
       const { blocks, slots } = engine;
       const generations = { blocks, ...(slots === null ? {} : { slots }) };
-      const transport = new ScriptedTransport(network, { generations, ...options.transport });
+      const transports = [options.transport, ...(options.otherTransports ?? [])].map(
+        (each) => new ScriptedTransport(network, { generations, ...each }),
+      );
       return {
         engine,
-        transport,
+        transport: transports[0]!,
+        transports,
         handoff,
         group: groups?.[index] ?? null,
         given: groups === null ? null : (options.group ?? ((group) => group))(groups[index]!),
@@ -186,8 +193,8 @@ export class Instance {
 
   async setUp(carrier?: SetupOptions['carrier']): Promise<void> {
     await Promise.all(
-      this.ranks.map(({ handoff, transport, given }) =>
-        handoff.setupKvTransfer(this.role, transport, { group: given, ...(carrier === undefined ? {} : { carrier }) }),
+      this.ranks.map(({ handoff, transports, given }) =>
+        handoff.setupKvTransfer(this.role, transports, { group: given, ...(carrier === undefined ? {} : { carrier }) }),
       ),
     );
   }

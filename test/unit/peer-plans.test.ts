@@ -34,7 +34,8 @@ function transport(name: string): Transport & { readonly peers: RememberedPeer[]
     peers.push(peer);
     return peer;
   };
-  return { name, peers, connect } as unknown as Transport & { readonly peers: RememberedPeer[] };
+  const capabilities = { direction: 'pull' };
+  return { name, capabilities, peers, connect } as unknown as Transport & { readonly peers: RememberedPeer[] };
 }
 
 function ranks(

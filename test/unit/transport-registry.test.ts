@@ -2,10 +2,10 @@
 import {
   orderTransports,
   selectTransport,
-  TransportChoice,
   type OpenTransport,
   type TransportEntry,
 } from '../../lib/transfer/transport-registry.js';
+import { TransportChoice } from '../../lib/transfer/transport-choice.js';
 import type { Transport, TransportGrant } from '../../lib/transfer/transport.js';
 
 function entry(name: string, whyNot: string | null = null): TransportEntry & { readonly asked: TransportGrant[][] } {
@@ -105,7 +105,7 @@ describe('TransportChoice', () => {
     const choice = new TransportChoice(
       [push, opened('far', 2, () => 'too far'), opened('ours', 3)],
       { lost: 'no library' },
-      ({ name }) => name !== 'push',
+      ({ name }) => (name === 'push' ? 'it is read by its peers and does not push' : null),
     );
     expect(() => choice.require({ push: 1, far: 1, theirs: 1 })).toThrow(
       expect.objectContaining({

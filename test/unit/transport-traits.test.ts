@@ -7,7 +7,7 @@ import { transportTraits } from '../../lib/setup/start-transfers.js';
 import { rankPositions, smallShape, TestMemory } from '../../lib/testing/test-memory.js';
 import type { PeerRank } from '../../lib/transfer/peer-pairing.js';
 import { PeerPlans } from '../../lib/transfer/peer-plans.js';
-import { TransportChoice } from '../../lib/transfer/transport-registry.js';
+import { TransportChoice } from '../../lib/transfer/transport-choice.js';
 import type { Transport, TransportGrant } from '../../lib/transfer/transport.js';
 
 const stages = { layers: [0, 2], ssmLayers: [0, 2] };

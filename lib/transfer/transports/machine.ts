@@ -14,10 +14,16 @@ export function thisMachine(): string | null {
   }
 }
 
+type Machine = Pick<HostGrant, 'machine'>;
+
 /** @throws `PEER_UNREACHABLE` when both ends know their machines and these differ */
-export function requireThisMachine(transport: string, grant: Pick<HostGrant, 'machine'>): void {
-  const here = thisMachine();
-  if (grant.machine === null || here === null || grant.machine === here) return;
+export function requireThisMachine(transport: string, peer: Machine): void {
+  requireOneMachine(transport, { machine: thisMachine() }, peer);
+}
+
+/** The same for any two grants. */
+export function requireOneMachine(transport: string, own: Machine, peer: Machine): void {
+  if (peer.machine === null || own.machine === null || peer.machine === own.machine) return;
   const why = `the peer is on another machine, which the ${transport} transport does not reach`;
   throw new HandoffError('PEER_UNREACHABLE', why);
 }

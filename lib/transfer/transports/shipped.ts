@@ -5,7 +5,7 @@ import type { TransportEntry, TransportSetting } from '../transport-registry.js'
 import { CudaIpcTransport } from './cuda-ipc.js';
 import { HostTransport } from './host.js';
 import { decodeHostGrant } from './host-grant.js';
-import { requireThisMachine } from './machine.js';
+import { requireOneMachine } from './machine.js';
 import { NcclTransport } from './nccl.js';
 import { decodeNcclGrant } from './nccl-grant.js';
 import { NixlTransport } from './nixl.js';
@@ -18,8 +18,8 @@ export const hostTransportEntry: TransportEntry = {
       ...(blockGenerations === undefined ? {} : { blockGenerations }),
       ...(slotGenerations === undefined ? {} : { slotGenerations }),
     }),
-  whyNot: (_local: TransportGrant, peer: TransportGrant) =>
-    refusalOf(() => requireThisMachine('host', decodeHostGrant(peer))),
+  whyNot: (local: TransportGrant, peer: TransportGrant) =>
+    refusalOf(() => requireOneMachine('host', decodeHostGrant(local), decodeHostGrant(peer))),
 };
 
 const cudaIpcTransportEntry: TransportEntry = {
@@ -30,8 +30,8 @@ const cudaIpcTransportEntry: TransportEntry = {
       ...(blockGenerations === undefined ? {} : { blockGenerations }),
       ...(slotGenerations === undefined ? {} : { slotGenerations }),
     }),
-  whyNot: (_local: TransportGrant, peer: TransportGrant) =>
-    refusalOf(() => requireThisMachine('cuda-ipc', decodeHostGrant(peer))),
+  whyNot: (local: TransportGrant, peer: TransportGrant) =>
+    refusalOf(() => requireOneMachine('cuda-ipc', decodeHostGrant(local), decodeHostGrant(peer))),
 };
 
 const nixlTransportEntry: TransportEntry = {
