@@ -7,7 +7,8 @@
  */
 import { BlockPool } from '../../lib/memory/block-pool.js';
 import { faults, ScriptedNetwork } from '../../lib/testing/index.js';
-import { hashesOf, Instance, promptOf, settle, type LifecycleEngine } from '../support/lifecycle-fixture.js';
+import type { LifecycleEngine } from '../support/lifecycle-engine.js';
+import { hashesOf, Instance, promptOf, settle } from '../support/lifecycle-fixture.js';
 
 type Said = ['allocated' | 'removed', number[], bigint[]] | ['cleared'];
 

@@ -6,7 +6,7 @@
  */
 import { InProcessRankGroup, type InProcessRankGroupOptions } from '../../lib/control/in-process-rank-group.js';
 import type { RankGroup } from '../../lib/control/rank-group.js';
-import type { Finished, PrefilledRequest, RequestId, SamplingParams } from '../../lib/engine-context.js';
+import type { Finished, RequestId, SamplingParams } from '../../lib/engine-context.js';
 import { isHandoffError, type HandoffError } from '../../lib/errors.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
@@ -19,7 +19,6 @@ import {
   ScriptedNetwork,
   ScriptedTransport,
   smallShape,
-  TestEngine,
   type PrefillRun,
   type ScriptedTransfer,
   type ScriptedTransportOptions,
@@ -27,6 +26,7 @@ import {
   type TestModelShape,
 } from '../../lib/testing/index.js';
 import type { Ticket } from '../../lib/ticket.js';
+import { LifecycleEngine } from './lifecycle-engine.js';
 
 /** A hybrid of the small model: one SSM layer a stage, so that TP 2 and PP 2 can share it. */
 export const hybridShape: TestModelShape = {
@@ -58,28 +58,6 @@ export type Notice = Record<string, any>;
 export interface SeenEvent {
   readonly name: (typeof eventNames)[number];
   readonly notice: Notice;
-}
-
-/** A test engine that a test can fill up, and that remembers what it was given. */
-export class LifecycleEngine extends TestEngine {
-  readonly admitted: PrefilledRequest[] = [];
-  /** The batch takes nothing, however few run. */
-  batchIsFull = false;
-  /** Tokens that complete a stop word. */
-  readonly stopTokens = new Set<number>();
-
-  override canAdmitPrefilledDecode(request: PrefilledRequest): boolean {
-    return !this.batchIsFull && super.canAdmitPrefilledDecode(request);
-  }
-
-  override admitPrefilledDecode(request: PrefilledRequest): void {
-    this.admitted.push(request);
-    super.admitPrefilledDecode(request);
-  }
-
-  override isComplete(request: PrefilledRequest, firstToken: number): 'no' | 'length' | 'stop' {
-    return this.stopTokens.has(firstToken) ? 'stop' : super.isComplete(request, firstToken);
-  }
 }
 
 export interface Rank {
