@@ -23,8 +23,8 @@ export interface PairedBlocks {
 export function pairBlocks({ source, target, sourceTokens, targetTokens, skipTargetBlocks }: PairedBlocks): BlockRows {
   if (sourceTokens === targetTokens) {
     const end = Math.min(source.length, target.length);
-    const skip = Math.min(skipTargetBlocks, end);
-    return { source: source.subarray(skip, end), target: target.subarray(skip, end) };
+    // Nothing is left where more blocks are skipped than there are.
+    return { source: source.subarray(skipTargetBlocks, end), target: target.subarray(skipTargetBlocks, end) };
   }
   const unit = greatestDivisor(sourceTokens, targetTokens);
   const [sourceUnits, targetUnits] = [sourceTokens / unit, targetTokens / unit];

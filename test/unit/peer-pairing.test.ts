@@ -292,6 +292,32 @@ describe('kinds of buffers', () => {
     expect(refusal(rank(0, { buffers }), tensorRanks(2, { buffers })).message).toContain('give it a head axis');
   });
 
+  test.each(['source', 'target'])(
+    'a value for a whole block at the %s does not go to blocks of another size',
+    (side) => {
+      const values = (token: number | null): Change => ({
+        buffers: [
+          {
+            axes: [
+              ['plane', 2],
+              ['layer', 4],
+              ['block', 9],
+              ['token', token ?? 6],
+              ['head', 2],
+              ['dim', 8],
+            ],
+          },
+          {
+            content: 'scale',
+            axes: [['layer', 4], ['block', 9], ...(token === null ? [] : [['token', token] as const])],
+          },
+        ],
+      });
+      const [own, peer] = side === 'source' ? [values(4), values(null)] : [values(null), values(4)];
+      expect(refusal(rank(0, own), [rank(0, peer)]).message).toContain('are cut, and scale has one value a block');
+    },
+  );
+
   test.each<[string, Change, Change, string]>([
     [
       'scales that the source lacks',
@@ -354,5 +380,6 @@ describe('refused with both sides', () => {
     const full = rank(1, { layerStart: 0, numLocalLayers: 4 });
     expect(planPull(rank(9), [empty, full], 'first').map((plan) => plan?.rank.key)).toEqual([undefined, 'peer/1']);
     expect(planPull(empty, [full], 'first')).toEqual([null]);
+    expect([0, 1].map((index) => pushDuties([empty, full], index).kv)).toEqual([false, true]);
   });
 });

@@ -178,3 +178,20 @@ test('what is contiguous on both sides becomes one fragment', () => {
   const { rectangle } = rectangleBetween(buffer(names, sizes, 2, 0, 0), buffer(names, sizes, 2, 0, 0), {}, 'block');
   expect([rectangle.fragmentBytes, rectangle.loops.map((loop) => loop.count)]).toEqual([32, [6]]);
 });
+
+test('an axis that is to stay apart takes no other into its loop, and goes into none', () => {
+  const sizes = { plane: 2, layer: 3, block: 4, token: 2, head: 2, dim: 4 };
+  const ranges = { head: { source: 0, target: 0, count: 1 } };
+  for (const outer of [
+    ['layer', 'plane'],
+    ['plane', 'layer'],
+  ] as const) {
+    const order: readonly AxisName[] = ['block', ...outer, 'token', 'head', 'dim'];
+    const [source, target] = [buffer(order, sizes, 2, 0, 0), buffer(order, sizes, 2, 0, 0)];
+    const loopsOf = (apart: AxisName | null): number[] =>
+      rectangleBetween(source, target, ranges, 'block', { apart }).rectangle.loops.map(({ count: turns }) => turns);
+    expect(loopsOf(null)).toEqual([12]);
+    // Layers and tokens continue each other only where no plane lies between them.
+    expect(loopsOf('plane')).toEqual(outer[0] === 'layer' ? [3, 2, 2] : [2, 6]);
+  }
+});
