@@ -10,6 +10,7 @@ import { programBytes } from '../../lib/transfer/copy-program.js';
 import { planPull, pushDuties, type OwnState, type PeerRank } from '../../lib/transfer/peer-pairing.js';
 import { PeerPlans } from '../../lib/transfer/peer-plans.js';
 import type { Peer, Transport } from '../../lib/transfer/transport.js';
+import { smallShape, TestMemory, wholeModel } from '../../lib/testing/test-memory.js';
 import { choiceOf } from '../support/transport-choice.js';
 
 const model = { numLayersGlobal: 4, numKvHeadsGlobal: 2, headDim: 8 };
@@ -116,6 +117,22 @@ describe('replicas', () => {
       `h:${7 - globalRank}>${globalRank}`,
       [],
     ]);
+  });
+
+  test.each([
+    [0, [true, false, false]],
+    [1, [false, false, true]],
+    [2, [false, true, false]],
+  ])('spread: target rank %i reads SSM state, which is one slot, from one of them', (globalRank, reads) => {
+    const dims = { nheads: 2, headdim: 1, dState: 1, ngroups: 2, dConv: 2 };
+    const hybrid = (rankHere: number): PeerRank => {
+      const shape = { ...smallShape, ssm: { layers: 2, dims } };
+      const { kv, ssm } = new TestMemory(shape, { ...wholeModel, globalRank: rankHere }, 9, 3);
+      return { key: `peer/${rankHere}`, kv, ssm, transports: {} };
+    };
+    const plans = planPull(hybrid(globalRank), [0, 1, 2].map(hybrid), 'spread');
+    expect(plans.map((plan) => plan!.ssm.length > 0)).toEqual(reads);
+    expect(plans.map((plan) => plan!.kv.length)).toEqual([1, 1, 1]);
   });
 
   test('a push follows the first replica whatever the target asks for', () => {
@@ -334,6 +351,7 @@ describe('kinds of buffers', () => {
     ['keys alone', {}, { buffers: [plane(0)] }, 'the source has kv (plane 0) and the target kv (planes 0 and 1)'],
     ['values alone', {}, { buffers: [plane(1)] }, 'the source has kv (plane 1) and the target kv (planes 0 and 1)'],
     ['values that the target lacks', { buffers: [plane(0)] }, {}, 'and the target kv (plane 0).'],
+    ['layers twice', {}, { buffers: [plane(0), plane(1), half(1)] }, 'write 1280 of the 1024 bytes of a block'],
     ['layers without a buffer', {}, { buffers: [plane(0), half(1)] }, 'write 768 of the 1024 bytes of a block'],
     ['keys twice', {}, { buffers: [plane(0), half(0), half(1)] }, 'do not make one plan'],
     ['another element size', {}, { elementBytes: 4 }, 'elementBytes: the source has 4 and the target 2'],
