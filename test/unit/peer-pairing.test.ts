@@ -3,53 +3,13 @@
  * cannot work is refused by one error with both sides in it. Method: hand-made endpoints, plans looked at in numbers;
  * that bytes come to their places is test/property/layouts.test.ts's part.
  */
-import type { HandoffError } from '../../lib/errors.js';
-import { rowMajorBuffer, type AxisName, type RowMajorInput } from '../../lib/memory/axes-geometry.js';
-import { makeKvLayout, ownedHeads, type KvLayoutInput } from '../../lib/memory/kv-layout.js';
 import { programBytes } from '../../lib/transfer/copy-program.js';
-import { planPull, pushDuties, type OwnState, type PeerRank } from '../../lib/transfer/peer-pairing.js';
+import { planPull, pushDuties, type PeerRank } from '../../lib/transfer/peer-pairing.js';
 import { PeerPlans } from '../../lib/transfer/peer-plans.js';
 import type { Peer, Transport } from '../../lib/transfer/transport.js';
 import { smallShape, TestMemory, wholeModel } from '../../lib/testing/test-memory.js';
+import { rank, refusal, tensorRanks } from '../support/pairing-ranks.js';
 import { choiceOf } from '../support/transport-choice.js';
-
-const model = { numLayersGlobal: 4, numKvHeadsGlobal: 2, headDim: 8 };
-
-interface Change extends Partial<KvLayoutInput> {
-  readonly tokens?: number;
-  readonly elementBytes?: number;
-  /** Further buffers, or instead of the one for all. */
-  readonly buffers?: readonly (Partial<RowMajorInput> & { readonly layerStart?: number })[];
-}
-
-function rank(globalRank: number, { tokens = 4, elementBytes = 2, buffers = [{}], ...changes }: Change = {}): PeerRank {
-  const layout = makeKvLayout({ ...model, globalRank, ...changes });
-  const heads = ownedHeads(layout);
-  const axes: readonly (readonly [AxisName, number])[] = [
-    ['plane', 2],
-    ['layer', layout.layerEnd - layout.layerStart],
-    ['block', 9],
-    ['token', tokens],
-    ['head', heads.to - heads.from],
-    ['dim', layout.headDim],
-  ];
-  const made = layout.layerEnd === layout.layerStart ? [] : buffers;
-  return {
-    key: `peer/${globalRank}`,
-    kv: {
-      layout,
-      buffers: made.map(({ layerStart: _, ...input }, region) =>
-        rowMajorBuffer({ region, elementBytes, axes, ...input }),
-      ),
-      layerStarts: made.map(({ layerStart = layout.layerStart }) => layerStart),
-    },
-    ssm: null,
-    transports: { fake: globalRank },
-  };
-}
-
-const tensorRanks = (tpSize: number, changes: Change = {}): PeerRank[] =>
-  Array.from({ length: tpSize }, (_, tpRank) => rank(tpRank, { tpSize, tpRank, ...changes }));
 
 function fakeTransport(direction: 'pull' | 'push' = 'pull'): Transport {
   const peer = { status: () => 'ready', error: null, close: () => undefined } as unknown as Peer;
@@ -76,15 +36,6 @@ function rowsRead(plans: PeerPlans, ranks: readonly PeerRank[], source: number[]
     ),
     blocks: [...request.generations!.blocks],
   }));
-}
-
-function refusal(own: OwnState, ranks: readonly PeerRank[]): HandoffError {
-  try {
-    planPull(own, ranks, 'first');
-  } catch (error) {
-    return error as HandoffError;
-  }
-  throw new Error('expected a refusal');
 }
 
 describe('replicas', () => {
@@ -200,163 +151,6 @@ describe('blocks of unlike sizes', () => {
       'scale has one value a block; use one block size on both sides',
     );
     expect(planPull(own, [rank(0, { tokens: 4, buffers: [{}, scales] })], 'first')[0]!.kv).toHaveLength(2);
-  });
-});
-
-describe('kinds of buffers', () => {
-  const plane = (planeStart: number, elementBytes = 2): Partial<RowMajorInput> => ({
-    ...{ planeStart, elementBytes },
-    axes: [
-      ['layer', 4],
-      ['block', 9],
-      ['token', 4],
-      ['head', 2],
-      ['dim', 8],
-    ],
-  });
-  const half = (planeStart: number): Partial<RowMajorInput> => ({
-    ...plane(planeStart),
-    axes: [
-      ['layer', 2],
-      ['block', 9],
-      ['token', 4],
-      ['head', 2],
-      ['dim', 8],
-    ],
-  });
-  const scales: Partial<RowMajorInput> = {
-    ...{ content: 'scale', elementBytes: 4 },
-    axes: [
-      ['plane', 2],
-      ['layer', 4],
-      ['block', 9],
-      ['token', 4],
-      ['head', 2],
-    ],
-  };
-
-  test('K and V in one buffer here and in two there', () => {
-    const apart = rank(0, { buffers: [plane(0), plane(1)] });
-    const together = rank(0);
-    for (const [own, peer] of [
-      [apart, together],
-      [together, apart],
-    ] as const) {
-      const [plan] = planPull(own, [peer], 'first');
-      expect(plan!.kv.map(({ rectangle }) => [rectangle.sourceRegion, rectangle.targetRegion]).sort()).toEqual(
-        own === apart
-          ? [
-              [0, 0],
-              [0, 1],
-            ]
-          : [
-              [0, 0],
-              [1, 0],
-            ],
-      );
-    }
-  });
-
-  test('scales go to scales and data to data', () => {
-    const [plan] = planPull(rank(0, { buffers: [{}, scales] }), [rank(0, { buffers: [{}, scales] })], 'first');
-    expect(
-      plan!.kv.map(({ rectangle: { sourceRegion, targetRegion, label } }) => [sourceRegion, targetRegion, label!.part]),
-    ).toEqual([
-      [0, 0, 'kv'],
-      [1, 1, 'scale'],
-    ]);
-  });
-
-  test('a latent without heads is the same on all tensor ranks', () => {
-    const latent: Change = {
-      numKvHeadsGlobal: 1,
-      buffers: [
-        {
-          axes: [
-            ['layer', 4],
-            ['block', 9],
-            ['token', 4],
-            ['dim', 8],
-          ],
-        },
-        {
-          content: 'rope',
-          axes: [
-            ['layer', 4],
-            ['block', 9],
-            ['token', 4],
-            ['dim', 2],
-          ],
-        },
-      ],
-    };
-    const [own] = tensorRanks(2, latent);
-    const plans = planPull(own!, tensorRanks(4, latent), 'first');
-    expect(plans.map((plan) => plan?.kv.length ?? 0)).toEqual([2, 0, 0, 0]);
-  });
-
-  test('a value for all heads of a rank is neither split nor joined', () => {
-    const shared: Partial<RowMajorInput> = {
-      ...{ content: 'scale', elementBytes: 4 },
-      axes: [
-        ['layer', 4],
-        ['block', 9],
-        ['token', 4],
-      ],
-    };
-    const buffers = [{}, shared];
-    expect(planPull(rank(0, { buffers }), [rank(0, { buffers })], 'first')[0]!.kv).toHaveLength(2);
-    expect(refusal(rank(0, { buffers }), tensorRanks(2, { buffers })).message).toContain('give it a head axis');
-  });
-
-  test.each(['source', 'target'])(
-    'a value for a whole block at the %s does not go to blocks of another size',
-    (side) => {
-      const values = (token: number | null): Change => ({
-        buffers: [
-          {
-            axes: [
-              ['plane', 2],
-              ['layer', 4],
-              ['block', 9],
-              ['token', token ?? 6],
-              ['head', 2],
-              ['dim', 8],
-            ],
-          },
-          {
-            content: 'scale',
-            axes: [['layer', 4], ['block', 9], ...(token === null ? [] : [['token', token] as const])],
-          },
-        ],
-      });
-      const [own, peer] = side === 'source' ? [values(4), values(null)] : [values(null), values(4)];
-      expect(refusal(rank(0, own), [rank(0, peer)]).message).toContain('are cut, and scale has one value a block');
-    },
-  );
-
-  test.each<[string, Change, Change, string]>([
-    [
-      'scales that the source lacks',
-      { buffers: [{}, scales] },
-      {},
-      'contents: the source has kv (planes 0 and 1) and the target kv (planes 0 and 1), scale (planes 0 and 1)',
-    ],
-    [
-      'scales that the target lacks',
-      {},
-      { buffers: [{}, scales] },
-      'scale (planes 0 and 1) and the target kv (planes 0 and 1).',
-    ],
-    ['keys alone', {}, { buffers: [plane(0)] }, 'the source has kv (plane 0) and the target kv (planes 0 and 1)'],
-    ['values alone', {}, { buffers: [plane(1)] }, 'the source has kv (plane 1) and the target kv (planes 0 and 1)'],
-    ['values that the target lacks', { buffers: [plane(0)] }, {}, 'and the target kv (plane 0).'],
-    ['layers twice', {}, { buffers: [plane(0), plane(1), half(1)] }, 'write 1280 of the 1024 bytes of a block'],
-    ['layers without a buffer', {}, { buffers: [plane(0), half(1)] }, 'write 768 of the 1024 bytes of a block'],
-    ['keys twice', {}, { buffers: [plane(0), half(0), half(1)] }, 'do not make one plan'],
-    ['another element size', {}, { elementBytes: 4 }, 'elementBytes: the source has 4 and the target 2'],
-  ])('%s', (_name, own, peer, words) => {
-    expect(refusal(rank(0, own), [rank(0, peer)]).message).toContain(words);
   });
 });
 
