@@ -1,18 +1,14 @@
 /** Metrics as Prometheus reads them: a coordinator's over HTTP, an instance's from a registry of its user. */
 import { get, request as httpRequest } from 'node:http';
 import { Registry } from 'prom-client';
-import { Dealer } from 'zeromq';
-import { Coordinator } from '../../lib/control/coordinator/coordinator.js';
-import { encodeMessage } from '../../lib/control/protocol/codec.js';
 import type { ToCoordinator } from '../../lib/control/protocol/messages.js';
 import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
-import { CoordinatorServer } from '../../lib/control/zeromq/coordinator-server.js';
 import { openMetrics, type MetricsEndpoint } from '../../lib/control/zeromq/metrics-endpoint.js';
 import { registerHandoffMetrics } from '../../lib/metrics.js';
 import { registerFamilies } from '../../lib/observe/prometheus.js';
 import { finishedBody, handoffBody, submitMessage } from '../support/coordinator-desk.js';
+import { DrivenCoordinator } from '../support/driven-coordinator.js';
 import { createWorld, promptOf } from '../support/lifecycle-fixture.js';
-import { until } from '../support/waiting.js';
 
 const ends: (() => unknown)[] = [];
 afterEach(async () => {
@@ -46,51 +42,16 @@ function samplesOf(text: string): Map<string, number> {
   );
 }
 
-class Scene {
-  now = 1_000;
-  readonly core = new Coordinator({ instance: 'run', isDisaggregated: true });
-  server!: CoordinatorServer;
+class Scene extends DrivenCoordinator {
   metrics!: MetricsEndpoint;
-  private readonly sockets = new Map<string, Dealer>();
 
-  static async open(): Promise<Scene> {
+  static override async open(): Promise<Scene> {
     const scene = new Scene();
-    scene.server = await CoordinatorServer.start({ core: scene.core, clock: { now: () => scene.now } });
-    ends.push(() => scene.server.close());
+    await scene.start();
+    ends.push(() => scene.close());
     scene.metrics = await openMetrics(0, scene.server, scene.core);
     ends.push(() => scene.metrics.close());
     return scene;
-  }
-
-  /** Says it, and comes back once the coordinator has heard it. */
-  async say(peer: string, message: ToCoordinator): Promise<void> {
-    let socket = this.sockets.get(peer);
-    if (socket === undefined) {
-      this.sockets.set(peer, (socket = new Dealer({ routingId: peer, linger: 0 })));
-      socket.connect(this.server.address);
-      ends.push(() => socket!.close());
-    }
-    const before = this.server.wire.received;
-    await socket.send(encodeMessage('multi-frame', 'coordinator', message) as Uint8Array[]);
-    await until(`${peer} is heard`, () => this.server.wire.received > before);
-  }
-
-  async register(role: 'prefill' | 'decode'): Promise<void> {
-    const entry = wireMap({
-      request_capacity: 4,
-      tokens_per_block: 16,
-      element_size: 2,
-      head_dim: 8,
-      num_layers_global: 2,
-      num_kv_heads_global: 2,
-    });
-    await this.say(role, {
-      header: 'REGISTER_ROLE',
-      role,
-      transport: 'host',
-      instanceMeta: [entry],
-      extension: null,
-    });
   }
 
   async scrape(): Promise<Map<string, number>> {
