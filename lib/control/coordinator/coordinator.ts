@@ -1,24 +1,24 @@
 /**
- * The coordinator's core (spec 1.6-1.8): messages and time in, effects out. It decides who has a say: a message of a peer
- * that is not the one the request is at, comes late, twice or out of turn is logged and changes nothing.
+ * The coordinator's core (spec 1.6-1.8): messages and time in, effects out. It knows who is a client and who an engine, takes
+ * requests and control signals, and gives what engines say to their desk. What comes from a peer without a say in it is
+ * logged and changes nothing.
  */
 import { EngineChooser } from '../routing/engine-chooser.js';
 import type {
   ControlSignal,
-  ReplyEntry,
   SubmitRequest,
   SubmitRequestWithKv,
   ToClient,
   ToCoordinator,
   ToEngine,
 } from '../protocol/messages.js';
-import { Float64, type Wire, type WireMap } from '../protocol/wire-value.js';
+import type { Wire } from '../protocol/wire-value.js';
 import { coordinatorSignals, type CoordinatorState } from './control-signals.js';
 import { settleOptions, type CoordinatorOptions, type SettledOptions } from './coordinator-options.js';
 import { snapshotOf, statusMap } from './coordinator-snapshot.js';
-import type { EngineRecord } from './engine-record.js';
+import { EngineDesk } from './engine-desk.js';
 import { EngineRegistry } from './engine-registry.js';
-import { hasSsm, readHandoff } from './handoff-body.js';
+import { hasSsm } from './handoff-body.js';
 import { HeldPins } from './held-pins.js';
 import type { CoordinatorCore, CoordinatorSnapshot, Effect, PeerId } from './interface.js';
 import { OwnershipDesk } from './ownership-desk.js';
@@ -28,7 +28,6 @@ import { Placement } from './placement.js';
 import { RequestFlow } from './request-flow.js';
 import { ClientRecord, RequestRecord } from './request-record.js';
 import type { RequestTimingsSnapshot } from './request-timings.js';
-import { streams, waits, type RequestEvent } from './request-table.js';
 
 type Of<H extends ToCoordinator['header']> = Extract<ToCoordinator, { readonly header: H }>;
 
@@ -45,6 +44,7 @@ export class Coordinator implements CoordinatorCore {
   readonly #heldPins = new HeldPins();
   readonly #registry: EngineRegistry;
   readonly #desk: OwnershipDesk;
+  readonly #engineDesk: EngineDesk;
   readonly #counters = { refused: 0, ignored: 0 };
   #state: CoordinatorState = 'RUNNING';
   #epoch: number | null = null;
@@ -69,6 +69,7 @@ export class Coordinator implements CoordinatorCore {
     };
     this.#registry = new EngineRegistry(parts);
     this.#desk = new OwnershipDesk(parts, this.#registry);
+    this.#engineDesk = new EngineDesk(parts, this.#registry, this.#desk);
   }
 
   receive(nowMs: number, peer: PeerId, message: ToCoordinator): readonly Effect[] {
@@ -171,9 +172,9 @@ export class Coordinator implements CoordinatorCore {
       }
       default: {
         const engine = this.#placement.engines.get(peer);
-        if (engine !== undefined) return this.#fromEngine(engine, message);
+        if (engine !== undefined) return this.#engineDesk.hear(engine, message);
         return this.#registry.wasRegistered(peer)
-          ? this.#fromFormerEngine(peer, message)
+          ? this.#engineDesk.hearFormer(peer, message)
           : 'the sender is no registered engine';
       }
     }
@@ -277,122 +278,13 @@ export class Coordinator implements CoordinatorCore {
     if (this.#state === 'STOPPING') this.#state = 'RUNNING';
     return null;
   }
-
-  #fromEngine(engine: EngineRecord, message: EngineMessage): string | null {
-    switch (message.header) {
-      case 'ENGINE_REPLY':
-        return each(message.replies, (reply) => this.#reply(engine, reply));
-      case 'ENGINE_REPLY_PARTIAL':
-        return each(message.partials, ({ requestId, body }) => {
-          const request = this.#flow.requests.get(requestId);
-          if (request?.decode !== engine || request.client === null || !streams(request.state))
-            return 'nobody waits for the delta';
-          this.#flow.stream(request, body);
-          return null;
-        });
-      case 'ENGINE_STATUS':
-        engine.load = numbersOf(message.status);
-        return null;
-      case 'REGISTER_KV':
-        return this.#desk.offer(engine, message.requestId);
-      default:
-        return this.#aboutRequest(engine, message);
-    }
-  }
-
-  #aboutRequest(engine: EngineRecord, message: RequestMessage): string | null {
-    const { requestId, header } = message;
-    const request = this.#flow.requests.get(requestId);
-    const isReader = request?.decode === engine && !waits(request.state);
-    const isSource = request?.prefill === engine;
-    const isDone = header === 'KV_READ_DONE' || (header !== 'KV_TRANSFER_READY' && message.sourceSafe);
-    if (request === undefined || !(isReader || isSource)) {
-      return isDone && this.#registry.settleHeld(engine, requestId) ? null : 'the request is not at the sender';
-    }
-    switch (header) {
-      case 'KV_READ_DONE':
-        return isReader ? this.#raise(request, 'readDone') : 'the sender does not read it';
-      case 'KV_TRANSFER_READY':
-        return isReader ? this.#ready(request, message.cachedPrefixBlocks) : 'the sender does not read it';
-      case 'REQUEST_ABORTED':
-        if (!message.sourceSafe) return 'the source is not safe yet';
-        return isReader || request.decode === null ? this.#raise(request, 'stopped') : 'the sender does not read it';
-      case 'REQUEST_ERROR':
-        return this.#raise(request, failureOf(request, isReader, message.sourceSafe), message.reason);
-    }
-  }
-
-  #reply(engine: EngineRecord, { requestId, body }: ReplyEntry): string | null {
-    const request = this.#flow.requests.get(requestId);
-    if (request?.prefill === engine && (request.state === 'prefill' || request.state === 'cancellingPrefill')) {
-      const handoff = readHandoff(body, engine);
-      if (typeof handoff === 'string') return this.#raise(request, 'failSafe', handoff);
-      request.handoff = handoff;
-      this.#flow.raise(request, 'handoff');
-      return null;
-    }
-    if (request?.decode === engine && !waits(request.state)) {
-      return this.#flow.raise(request, 'reply', { body }) ? null : `the request is ${request.state}`;
-    }
-    if (request === undefined && engine.role === 'prefill') this.#desk.disown(engine, requestId);
-    return 'nobody waits for the reply';
-  }
-
-  /** The replies of an engine without a role that is gone are as good as ever. */
-  #fromFormerEngine(peer: PeerId, message: EngineMessage): string | null {
-    if (message.header !== 'ENGINE_REPLY') return 'the sender is no longer registered';
-    return each(message.replies, ({ requestId, body }) => {
-      const request = this.#flow.requests.get(requestId);
-      const isItsOwn = request?.state === 'straying' && request.decode?.peer === peer;
-      return isItsOwn && this.#flow.raise(request, 'reply', { body }) ? null : 'nobody waits for the reply';
-    });
-  }
-
-  #ready(request: RequestRecord, cachedPrefixBlocks: number): string | null {
-    const names = this.#options.pushTransports;
-    const has = (engine: EngineRecord | null, name: string) => engine?.card?.transports.includes(name) === true;
-    if (!names.some((name) => has(request.prefill, name) && has(request.decode, name)))
-      return this.#raise(request, 'failUnsafe', `no transport of both is one that pushes: ${names.join(', ')}`);
-    return this.#flow.raise(request, 'ready', { cachedPrefixBlocks }) ? null : `the request is ${request.state}`;
-  }
-
-  #raise(request: RequestRecord, event: RequestEvent, reason?: string): string | null {
-    const { state } = request;
-    return this.#flow.raise(request, event, reason === undefined ? {} : { reason }) ? null : `the request is ${state}`;
-  }
 }
 
 type ClientMessage =
   | Of<'SUBMIT_REQUEST' | 'SUBMIT_REQUEST_WITH_KV' | 'ABORT_REQUEST' | 'RELEASE_KV' | 'CLAIM_KV' | 'RELEASE_KV_OWNER'>
   | ControlSignal;
-type RequestMessage = Of<'KV_READ_DONE' | 'KV_TRANSFER_READY' | 'REQUEST_ERROR' | 'REQUEST_ABORTED'>;
-type EngineMessage = RequestMessage | Of<'ENGINE_REPLY' | 'ENGINE_REPLY_PARTIAL' | 'ENGINE_STATUS' | 'REGISTER_KV'>;
-
-/** What an engine's failure means: the reader's word counts for the source, the source's own does not. */
-function failureOf(request: RequestRecord, isReader: boolean, isSafe: boolean): RequestEvent {
-  if (!isReader && request.decode !== null && !waits(request.state)) return 'sourceFailed';
-  return isSafe || waits(request.state) ? 'failSafe' : 'failUnsafe';
-}
-
-/** Handles all; of what changed nothing, the first reason. */
-function each<T>(entries: readonly T[], handle: (entry: T) => string | null): string | null {
-  let ignored: string | null = null;
-  for (const entry of entries) {
-    const reason = handle(entry);
-    ignored ??= reason;
-  }
-  return ignored;
-}
 
 /** As the reference's language reads a value as a condition. */
 function isTrue(value: Wire | undefined): boolean {
   return value === undefined || typeof value !== 'object' ? Boolean(value) : value !== null;
 }
-
-function numbersOf(status: WireMap): Readonly<Record<string, number>> {
-  const numbers = [...status].map(([key, value]) => [key, value instanceof Float64 ? value.value : value] as const);
-  const known = numbers.filter((entry): entry is readonly [string, number] => typeof entry[1] === 'number');
-  return Object.fromEntries(known.slice(0, loadKeysMax));
-}
-
-const loadKeysMax = 64;

@@ -86,7 +86,7 @@ export const plantedFaults: readonly PlantedFault[] = [
   },
   {
     name: 'an unsafe confirmation counts as a safe one',
-    file: 'lib/control/coordinator/coordinator.ts',
+    file: 'lib/control/coordinator/engine-desk.ts',
     from: "if (!message.sourceSafe) return 'the source is not safe yet';",
     to: '',
   },
