@@ -33,7 +33,8 @@ const usage = `usage: state-handoff coordinator [flags]
   --push-transports NAMES
                         transports whose source sends once decode is ready, with commas (default nccl)
   --key-file FILE       the coordinator's own keys (state-handoff keys); encrypts by CURVE
-  --peers FILE          with it, the allow-list: {"NAME": {"role": "engine|client|observer", "key": PUBLIC}, …}
+  --peers FILE          with it, the allow-list: {"NAME": {"role": "engine|client|observer", "key": PUBLIC}, …};
+                        SIGHUP has it read again
   --insecure            plain TCP beyond this machine
   --heartbeat-ms N      between heartbeats (default 2000)
   --metrics-port N      Prometheus metrics at http://127.0.0.1:N/metrics (0: a free port; default: none)
@@ -98,6 +99,8 @@ export const coordinator: Command = async (args, { write, writeError }) => {
     const metrics = await startMetrics(settings, server, core);
     const onSignal = (): void => void server.drain(drainMs);
     process.once('SIGTERM', onSignal).once('SIGINT', onSignal);
+    const onHangUp = (): void => readPeersAgain(settings['peers'] as string, server, log);
+    if (curve !== undefined) process.on('SIGHUP', onHangUp);
     const where = {
       address: server.address,
       fell_back: server.fellBack,
@@ -110,7 +113,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       await server.ended;
     } finally {
       await metrics?.close();
-      process.off('SIGTERM', onSignal).off('SIGINT', onSignal);
+      process.off('SIGTERM', onSignal).off('SIGINT', onSignal).off('SIGHUP', onHangUp);
     }
     return 0;
   } catch (error) {
@@ -145,6 +148,18 @@ function readCurve(settings: Settings): CurveServer | undefined {
   if (typeof keyFile !== 'string' || typeof peers !== 'string')
     throw new HandoffError('OPTION_INVALID', 'key-file and peers: expected both or neither, got one');
   return { secretKey: readKeyFile(keyFile).secretKey, peers: readAllowList(peers) };
+}
+
+/** What cannot be read or taken changes nothing. */
+function readPeersAgain(file: string, server: CoordinatorServer, log: LogWriter): void {
+  try {
+    const peers = readAllowList(file);
+    server.allowPeers(peers);
+    log('info', 'allow-list read again', { names: Object.keys(peers).length });
+  } catch (error) {
+    if (!isHandoffError(error)) throw error;
+    log('error', 'allow-list kept', { reason: error.message });
+  }
 }
 
 async function startMetrics(

@@ -1,5 +1,5 @@
 /** Files that the commands share: one end's CURVE keys, and the allow-list of a coordinator. Reads and checks, no more. */
-import { readFileSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import {
   checkAllowList,
   checkKeyFile,
@@ -8,13 +8,25 @@ import {
   type KeyFile,
 } from '../control/zeromq/curve-peers.js';
 import { decodeKey } from '../control/zeromq/curve-key.js';
-import { HandoffError } from '../errors.js';
+import { HandoffError, isHandoffError } from '../errors.js';
 
-/** @param flag - for errors @throws `OPTION_INVALID` */
-export function readJson(file: string, flag: string): unknown {
+/**
+ * @param flag - for errors
+ * @param isSecret - others than its owner must have no right to it: what they can read they know, what they can write is theirs
+ * @throws `OPTION_INVALID`
+ */
+function readJson(file: string, flag: string, isSecret: boolean): unknown {
   try {
-    return JSON.parse(readFileSync(file, 'utf8'));
+    // What is looked at is what is read, whatever becomes of the name.
+    const descriptor = openSync(file, 'r');
+    try {
+      if (isSecret) checkPrivate(fstatSync(descriptor).mode, file, flag);
+      return JSON.parse(readFileSync(descriptor, 'utf8'));
+    } finally {
+      closeSync(descriptor);
+    }
   } catch (cause) {
+    if (isHandoffError(cause)) throw cause;
     // What the file holds is not repeated: it may be a secret.
     const why = cause instanceof SyntaxError ? 'it is no JSON' : (cause as Error).message;
     throw new HandoffError('OPTION_INVALID', `${flag}: ${file} cannot be read because ${why}`, {
@@ -23,14 +35,24 @@ export function readJson(file: string, flag: string): unknown {
   }
 }
 
-/** @throws `OPTION_INVALID` */
+function checkPrivate(mode: number, file: string, flag: string): void {
+  if ((mode & 0o077) === 0) return;
+  const got = (mode & 0o777).toString(8);
+  throw new HandoffError(
+    'OPTION_INVALID',
+    `${flag}: expected ${file} to be for its owner alone (mode 600), got mode ${got}; chmod 600 it, and make new keys if somebody may have read it`,
+    { details: { path: flag } },
+  );
+}
+
+/** @throws `OPTION_INVALID`, also for a file that others may read or write */
 export function readKeyFile(file: string): KeyFile {
-  return checkKeyFile(readJson(file, 'key-file'), 'key-file');
+  return checkKeyFile(readJson(file, 'key-file', true), 'key-file');
 }
 
 /** @throws `OPTION_INVALID` */
 export function readAllowList(file: string): AllowList {
-  return checkAllowList(readJson(file, 'peers'), 'peers');
+  return checkAllowList(readJson(file, 'peers', false), 'peers');
 }
 
 /** Both flags or neither. @throws `OPTION_INVALID` */

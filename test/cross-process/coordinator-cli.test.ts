@@ -1,12 +1,13 @@
 /** `state-handoff coordinator` and `status` as processes: what they print, what they refuse, how they end. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Dealer } from 'zeromq';
 import { decodeMessage, encodeMessage, type WireProfile } from '../../lib/control/protocol/codec.js';
 import type { ToClient, ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
 import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+import { until } from '../support/waiting.js';
 
 const command = join(__dirname, '..', '..', 'dist', 'lib', 'cli', 'state-handoff.js');
 const children: ChildProcess[] = [];
@@ -247,9 +248,58 @@ it('makes keys, encrypts with them, and answers those on its list only', async (
       'expected both or neither',
     );
     expect(call('coordinator', '--key-file', at('router.json')).stderr).toContain('expected both or neither');
-    expect(call('coordinator', '--key-file', at('peers.json'), '--peers', at('peers.json')).stderr).toContain(
+    writeFileSync(at('no-keys.json'), '{}', { mode: 0o600 });
+    expect(call('coordinator', '--key-file', at('no-keys.json'), '--peers', at('peers.json')).stderr).toContain(
       'key-file.name: expected',
     );
+    for (const mode of [0o640, 0o604, 0o620]) {
+      chmodSync(at('watcher.json'), mode);
+      const { status, stderr } = ask('watcher');
+      expect(stderr).toContain(
+        `key-file: expected ${at('watcher.json')} to be for its owner alone (mode 600), got mode ${mode.toString(8)}`,
+      );
+      expect(status).toBe(2);
+    }
+    chmodSync(at('router.json'), 0o644);
+    expect(call('coordinator', ...files).stderr).toContain(`${at('router.json')} to be for its owner alone`);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+it('reads its allow-list again on SIGHUP, and keeps the one it has when the new one cannot be', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'state-handoff-keys-'));
+  try {
+    const at = (name: string): string => join(folder, name);
+    const make = (name: string, ...more: string[]) =>
+      JSON.parse(call('keys', name, '--out', at(`${name}.json`), ...more).stdout) as { readonly public_key: string };
+    const { public_key: serverKey } = make('router');
+    const listed = ['--peers', at('peers.json'), '--role', 'observer'];
+    make('first', ...listed);
+    const { child, first, log } = await run(
+      ...['--address', 'tcp://127.0.0.1:0', '--key-file', at('router.json'), '--peers', at('peers.json')],
+    );
+    const ask = (name: string, timeoutMs = 30_000) => {
+      const keys = ['--key-file', at(`${name}.json`), '--server-key', serverKey];
+      return call('status', first.address, '--timeout-ms', String(timeoutMs), ...keys).status;
+    };
+    const hangUp = async (word: string): Promise<void> => {
+      const before = log().split(word).length;
+      child.kill('SIGHUP');
+      await until(word, () => log().split(word).length > before);
+    };
+    expect(ask('first')).toBe(0);
+    make('second', ...listed);
+    await hangUp('allow-list read again');
+    expect([ask('first'), ask('second')]).toEqual([0, 0]);
+    const peers = JSON.parse(readFileSync(at('peers.json'), 'utf8')) as Record<string, unknown>;
+    writeFileSync(at('peers.json'), JSON.stringify({ second: peers['second'] }));
+    await hangUp('allow-list read again');
+    expect([ask('first', 500), ask('second')]).toEqual([1, 0]);
+    writeFileSync(at('peers.json'), JSON.stringify({ ...peers, third: { role: 'king', key: 'x' } }));
+    await hangUp('allow-list kept');
+    expect(log()).toContain('peers.third.role: expected engine, client, observer, got');
+    expect([ask('first', 500), ask('second')]).toEqual([1, 0]);
   } finally {
     rmSync(folder, { recursive: true });
   }

@@ -306,3 +306,72 @@ test.each([
     message: expect.stringContaining(`options.curve.peers.${text}`) as string,
   });
 });
+
+describe('another allow-list', () => {
+  const { mallory, ...withoutMallory } = peers;
+  const { client: _client, ...withoutClient } = peers;
+
+  test('lets new names in, and disturbs nobody who stands on it as before', async () => {
+    const scene = await open();
+    scene.server.allowPeers(withoutMallory);
+    const late = new Peer(scene, curveIdentity(peerOf('mallory'), 'mallory'));
+    await late.say(register);
+    await until('its key is refused', () => scene.server.wire.refusedKeys > 0);
+    late.socket.close();
+    const alice = await aliceAt(scene);
+    scene.server.allowPeers({ ...withoutMallory, mallory });
+    expect(scene.core.lost).toEqual([]);
+    await works(scene, alice);
+    const again = new Peer(scene, curveIdentity(peerOf('mallory'), 'mallory'));
+    await again.say(register);
+    expect(await again.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  });
+
+  test.each<[string, (typeof peers)['alice'] | undefined]>([
+    ['whose name is gone', undefined],
+    ['whose key is another', { role: 'engine', key: makeKeyPair().publicKey }],
+    ['whose role is another', { role: 'client', key: held.alice.publicKey } as never],
+  ])('an engine %s is removed, told, and heard no more', async (_name, entry) => {
+    const scene = await open();
+    const alice = await aliceAt(scene);
+    const { alice: _alice, ...others } = peers;
+    scene.server.allowPeers({ ...others, ...(entry === undefined ? {} : { alice: entry }) });
+    expect(await alice.hears()).toMatchObject({
+      header: 'REGISTRATION_ERROR',
+      reason: 'its name, key or role is no longer on the list',
+    });
+    expect(scene.core.lost).toEqual(['alice']);
+    const before = scene.core.heard.length;
+    await alice.say({ header: 'KV_READ_DONE', requestId: 0 });
+    await until('it is refused', () => scene.server.wire.refusedMessages === 1);
+    expect(scene.core.heard).toHaveLength(before);
+  });
+
+  test('a client that is gone from it has its requests ended, and what comes for it has no way', async () => {
+    const scene = await open();
+    const alice = await aliceAt(scene);
+    const curve = peerOf('client');
+    const client = await CoordinatorClient.connect({ address: scene.server.address, curve, connectMs: 30_000 });
+    ends.push(() => client.close());
+    client.addRequest([1, 2], wireMap({})).sourceSafe.catch(() => undefined);
+    expect(await alice.hears()).toMatchObject({ header: 'SUBMIT_REQUEST' });
+    scene.server.allowPeers(withoutClient);
+    const [peer] = scene.core.lost;
+    expect(peer).toMatch(/^client\./);
+    const reply = { requestId: 0, needsDetokenize: false, body: encodeValue(wireMap({ request_id: 0 })) };
+    await alice.say({ header: 'ENGINE_REPLY', replies: [reply] });
+    await until('the reply has no way', () => scene.core.undeliverable.length > 0);
+    expect(scene.core.undeliverable[0]!.peer).toBe(peer);
+  });
+
+  test('that is none changes nothing; without keys there is none', async () => {
+    const scene = await open();
+    const alice = await aliceAt(scene);
+    const wrong = { ...withoutMallory, bob: { role: 'king', key: held.mallory.publicKey } } as never;
+    expect(() => scene.server.allowPeers(wrong)).toThrow('options.curve.peers.bob.role: expected engine, client');
+    await works(scene, alice);
+    const plain = await CoordinatorServer.start({ core: new RelayCore() });
+    ends.push(() => plain.close());
+    expect(() => plain.allowPeers(peers)).toThrow('curve: expected a coordinator with keys, got null');
+  });
+});

@@ -13,7 +13,7 @@ import type { ToCoordinator } from '../protocol/messages.js';
 import { checkReach, parseEndpoint } from './address.js';
 import { shellStatus, shown } from './shell-status.js';
 import type { CurveGate } from './curve-gate.js';
-import type { CurveServer } from './curve-peers.js';
+import type { AllowList, CurveServer } from './curve-peers.js';
 import { PeerRoutes, type Refusal } from './peer-routes.js';
 import { bindRouter, openRouter, type OpenedRouter } from './router-socket.js';
 import { Deliveries, type LogWriter } from './deliveries.js';
@@ -173,6 +173,24 @@ export class CoordinatorServer {
   /** Whether an engine that reports regularly has been silent for more than three of its intervals: stopped, not dead. */
   isSilent(peer: PeerId): boolean {
     return this.engines.isSilent(peer, this.clock.now());
+  }
+
+  /**
+   * Takes another allow-list (CURVE). Who stands on it as before, with the same key and role, is not disturbed; of others
+   * nothing is heard any more: engines are removed and told, requests of clients are aborted.
+   *
+   * @throws `OPTION_INVALID` for a list that is none, and without CURVE; then the list of before goes on
+   */
+  allowPeers(peers: AllowList): void {
+    const revoked = this.routes.allow(peers);
+    this.gate?.allow(peers);
+    for (const { peer, routingId, isEngine } of revoked) {
+      this.log('warn', 'peer has no say any more', { peer: shown(this.routes.shownName(routingId)) });
+      if (isEngine) this.rejectRegistration(routingId, 'its name, key or role is no longer on the list');
+      this.engines.lost(peer);
+      this.deliveries.drop(peer);
+      this.deliveries.perform(this.core.peerLost(this.clock.now(), peer));
+    }
   }
 
   /**

@@ -13,7 +13,7 @@ const address = 'inproc://zeromq.zap.01';
 export const curveDomain = 'state-handoff';
 
 export class CurveGate {
-  private readonly allowed: ReadonlySet<string>;
+  private allowed: ReadonlySet<string>;
   private refusedCount = 0;
 
   /** Listens before it resolves: a socket of `context` that is bound later asks here. @throws `ZEROMQ_UNAVAILABLE` */
@@ -30,13 +30,18 @@ export class CurveGate {
     private readonly socket: Reply,
     peers: AllowList,
   ) {
-    this.allowed = new Set(Object.entries(peers).map(([name, { key }]) => decodeKey(key, name).toString('hex')));
+    this.allowed = keysOf(peers);
     void this.serve();
   }
 
   /** Connections that were refused for their key. */
   get refused(): number {
     return this.refusedCount;
+  }
+
+  /** From now on connections with these keys are let in, and no others; those that are there stay. */
+  allow(peers: AllowList): void {
+    this.allowed = keysOf(peers);
   }
 
   close(): void {
@@ -66,4 +71,8 @@ export class CurveGate {
     const [status, text] = isAllowed ? ['200', 'OK'] : ['400', 'this key is not on the list'];
     return ['1.0', requestId, status!, text!, '', ''];
   }
+}
+
+function keysOf(peers: AllowList): ReadonlySet<string> {
+  return new Set(Object.entries(peers).map(([name, { key }]) => decodeKey(key, name).toString('hex')));
 }

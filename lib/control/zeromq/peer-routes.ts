@@ -3,9 +3,10 @@
  * who its routing id proves to be: a client's every connection is a peer of its own, an engine is its name, and the
  * connection that registered last is the one that speaks for it. What has no say is refused here.
  */
+import { argumentError } from '../../errors.js';
 import type { PeerId } from '../coordinator/interface.js';
 import type { ToCoordinator } from '../protocol/messages.js';
-import { mayReach, type CurveServer } from './curve-peers.js';
+import { mayReach, type AllowList, type CurveServer } from './curve-peers.js';
 import { claimedName, NameProofs, type ProvenName } from './proven-name.js';
 
 /** Why a message goes no further. */
@@ -14,17 +15,24 @@ export interface Refusal {
   readonly reason: string;
 }
 
+/** A connection that has no say any more. */
+export interface Revoked {
+  readonly peer: PeerId;
+  readonly routingId: string;
+  readonly isEngine: boolean;
+}
+
 /** Proven ids that are remembered; others are proven anew at each message. */
 const rememberedMax = 65_536;
 
 export class PeerRoutes {
-  private readonly proofs: NameProofs | null;
+  private proofs: NameProofs | null;
   private readonly proven = new Map<string, ProvenName>();
   /** Engines only: which connection speaks for a name. */
   private readonly speaks = new Map<string, string>();
 
   /** @throws `OPTION_INVALID` */
-  constructor(curve: CurveServer | undefined) {
+  constructor(private readonly curve: CurveServer | undefined) {
     this.proofs = curve === undefined ? null : new NameProofs(curve);
   }
 
@@ -55,6 +63,32 @@ export class PeerRoutes {
       return { name, reason: 'another connection has registered under this name, or none has' };
     this.speaks.set(name, routingId);
     return { peer: name, replaced: current };
+  }
+
+  /**
+   * From now on this list counts. Whoever stands on it as before is not disturbed.
+   *
+   * @returns who was heard before and has no say any more
+   * @throws `OPTION_INVALID`; then nothing has changed
+   */
+  allow(peers: AllowList): readonly Revoked[] {
+    if (this.curve === undefined) throw argumentError('curve', 'a coordinator with keys', null, 'OPTION_INVALID');
+    const proofs = new NameProofs({ secretKey: this.curve.secretKey, peers });
+    const revoked: Revoked[] = [];
+    // What is no longer remembered proves nothing anew, and has no route.
+    const known = new Set([...this.proven.keys(), ...this.speaks.values()]);
+    for (const routingId of known) {
+      const before = this.prove(routingId)!;
+      if (proofs.check(routingId)?.role === before.role) continue;
+      const { name, role, nonce } = before;
+      this.proven.delete(routingId);
+      const isEngine = role === 'engine';
+      if (isEngine && this.speaks.get(name) !== routingId) continue;
+      this.speaks.delete(name);
+      revoked.push({ peer: isEngine ? name : `${name}.${nonce}`, routingId, isEngine });
+    }
+    this.proofs = proofs;
+    return revoked;
   }
 
   /** Where to send what is for a peer; null when no connection speaks for it. */

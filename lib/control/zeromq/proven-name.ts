@@ -59,8 +59,9 @@ export class NameProofs {
     return { name, role: this.peers[name]!.role, nonce };
   }
 
-  /** The routing id that proves this name with this nonce. */
-  routingId(name: string, nonce: string): string {
+  /** The routing id that proves this name with this nonce; null for a name that is not allowed. */
+  routingId(name: string, nonce: string): string | null {
+    if (!Object.hasOwn(this.peers, name)) return null;
     return `${name}.${nonce}.${proofOf(this.keyOf(name), name, nonce)}`;
   }
 
