@@ -40,6 +40,7 @@ export const errorCodes = {
   TICKET_INVALID: { retryable: false, phase: 'decode' },
   TICKET_TOO_LARGE: { retryable: false, phase: 'decode' },
   TICKET_VERSION: { retryable: false, phase: 'decode' },
+  TICKET_FORGED: { retryable: false, phase: 'decode' },
   MESSAGE_INVALID: { retryable: false, phase: 'decode' },
   INCOMPATIBLE: { retryable: false, phase: 'setup' },
   SSM_METADATA_INVALID: { retryable: false, phase: 'decode' },

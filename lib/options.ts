@@ -41,6 +41,11 @@ export interface StateHandoffOptions {
   readonly incarnation?: string;
   /** Epoch of the weights; a handoff of another epoch is refused. Default 0. */
   readonly epoch?: number;
+  /**
+   * A secret of at least 16 characters, the same on prefill and decode. Prefill seals its tickets with it; decode refuses
+   * every ticket without its seal (`TICKET_FORGED`). Without one tickets are believed. Default: none.
+   */
+  readonly ticketSecret?: string | null;
   readonly deadlines?: DeadlineOptions;
   readonly limits?: LimitOptions;
   readonly clock?: Clock;
@@ -51,6 +56,7 @@ export interface CompiledOptions {
   readonly incarnation: string;
   /** Moves with `setGenerationEpoch`. */
   epoch: number;
+  readonly ticketSecret: string | null;
   readonly deadlines: {
     readonly queueMs: number;
     readonly handshakeMs: number;
@@ -86,7 +92,9 @@ const limitRules = (usableBlocks: number): Readonly<Record<keyof LimitOptions, N
   maxInFlightBytes: { fallback: Infinity, minimum: 1, nullable: false },
 });
 
-const optionNames: ReadonlySet<string> = new Set(['instance', 'incarnation', 'epoch', 'deadlines', 'limits', 'clock']);
+const optionNames: ReadonlySet<string> = new Set([
+  ...['instance', 'incarnation', 'epoch', 'ticketSecret', 'deadlines', 'limits', 'clock'],
+]);
 
 /** @throws `OPTION_INVALID` naming the option, what was expected and what came */
 export function compileOptions(options: StateHandoffOptions, usableBlocks: number): CompiledOptions {
@@ -102,6 +110,7 @@ export function compileOptions(options: StateHandoffOptions, usableBlocks: numbe
     instance: name('options.instance', options.instance),
     incarnation: name('options.incarnation', options.incarnation),
     epoch,
+    ticketSecret: secret(options.ticketSecret),
     deadlines: numbers('options.deadlines', options.deadlines ?? {}, deadlineRules),
     limits: numbers('options.limits', options.limits ?? {}, limitRules(usableBlocks)),
     clock,
@@ -113,6 +122,18 @@ function name(path: string, value: string | undefined): string {
   if (typeof value !== 'string' || !/^[\w.:@-]{1,128}$/.test(value)) {
     throw optionError(path, '1 to 128 letters, digits or any of . _ : @ -', value);
   }
+  return value;
+}
+
+function secret(value: string | null | undefined): string | null {
+  if (value === undefined || value === null) return null;
+  // What came is not shown: it may be a secret with a typing error.
+  if (typeof value !== 'string' || value.length < 16)
+    throw optionError(
+      'options.ticketSecret',
+      'at least 16 characters',
+      typeof value === 'string' ? 'fewer' : typeof value,
+    );
   return value;
 }
 

@@ -32,6 +32,7 @@ export class EngineRank<Kind extends Engine> {
 
   private constructor(
     world: string,
+    ticketSecret: string,
     private readonly links: RankLinks,
     readonly engine: Kind,
     readonly memory: EngineMemory,
@@ -39,7 +40,8 @@ export class EngineRank<Kind extends Engine> {
   ) {
     const { place, peers } = links;
     this.isLeader = place.isLeader;
-    this.handoff = new StateHandoff(engine, { instance: `${world}-${place.instance}`, incarnation: world });
+    const instance = `${world}-${place.instance}`;
+    this.handoff = new StateHandoff(engine, { instance, incarnation: world, ticketSecret });
     engine.attachHandoff(this.handoff);
     this.handoff.on('wake', () => this.wake());
     const onTurn = (): void => void this.coordinated?.drain();
@@ -56,7 +58,7 @@ export class EngineRank<Kind extends Engine> {
     const { rank: number, world, secret, ...shape } = setting.ranks;
     const links = await openRankLinks(shape, number, world, secret);
     const options = engineOptions(role, setting, links);
-    const rank = new EngineRank(world, links, build(options), options.memory, hooks);
+    const rank = new EngineRank(world, setting.ticketSecret, links, build(options), options.memory, hooks);
     await rank.handoff.setupKvTransfer(role, setting.transport, { group: links.group });
     return rank;
   }

@@ -116,6 +116,8 @@ const engine = record({
   maxRequests: integer(1, 4096),
   transport: text(64),
   ssmGroups: integer(1, 64),
+  /** Both sides know it; the router that carries the tickets does not have to. */
+  ticketSecret: text(64),
   ranks,
   /** Where the coordinator listens; null: the router carries the messages itself. */
   coordinator: nullable(text(256)),

@@ -2,6 +2,7 @@
  * The router: starts the engines for one model, submits the requests, and keeps what it saw. Who carries the messages of
  * each handoff, itself or a coordinator, is its control plane's matter. It never sees state, only tickets.
  */
+import { randomBytes } from 'node:crypto';
 import { checkCompatible, parseInstanceCard } from 'state-handoff';
 import { bytesOf } from '../engine/index.js';
 import { accountOf, pinsInDoubt, victimBeside, type ChaosAccount, type Killed } from './chaos.js';
@@ -74,7 +75,8 @@ export class Router {
     this.names = new RequestNames(this.observations, options.coordinator);
     const { kind, proposals, chunk, maxRequests } = scenario;
     const { layers, seed, blockSize, transport, ssmGroups } = options;
-    this.pairSetting = { kind, layers, proposals, seed, blockSize, chunk, maxRequests, transport, ssmGroups };
+    const rest = { transport, ssmGroups, ticketSecret: randomBytes(16).toString('hex') };
+    this.pairSetting = { kind, layers, proposals, seed, blockSize, chunk, maxRequests, ...rest };
   }
 
   /** Runs all stages, stops both sides, and then has everything computed once more without a handoff. */

@@ -17,6 +17,7 @@ import {
   requireReady,
   withTravelling,
 } from '../request-input.js';
+import { isTrustedTicket } from '../ticket-seal.js';
 import type { Life } from './life.js';
 
 /** How a request is taken over. */
@@ -43,7 +44,7 @@ export class DecodeCalls {
     sourceBlockIds: readonly number[],
     options: AddOptions | null,
   ): Promise<Finished> {
-    const { decode, log, metrics } = this.life.requireRole('decode');
+    const { decode, log, metrics, options: engineOptions } = this.life.requireRole('decode');
     if (log.carrier === 'group') {
       log.requireRankZero('addRequestWithKvHandoff');
       requireReady(kvMeta);
@@ -75,8 +76,11 @@ export class DecodeCalls {
       } catch (thrown) {
         const error = engineCallError(thrown);
         metrics.importOutcome(error.code === 'ABORTED' ? 'aborted' : 'refused');
-        const identity = { attemptId: 0, requestId, source: refOf(kvMeta) };
+        // Whom a forged ticket names has nothing to do with it, and keeps its state.
+        const isTrusted = isTrustedTicket(engineOptions.ticketSecret, kvMeta, sourceBlockIds);
+        const identity = { attemptId: 0, requestId, source: isTrusted ? refOf(kvMeta) : null };
         this.notices.tellControlPlane('requestError', { ...identity, error, sourceSafe: true });
+        if (!isTrusted) return Promise.reject(error);
         // A source without an identity is known by its label alone, and that label's first request still reads it.
         const isLabelOfLiving = identity.source === null && error.code === 'DUPLICATE_REQUEST';
         if (!isLabelOfLiving && !decode.isReading(identity.source))

@@ -10,6 +10,7 @@ import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
 import type { InstanceDescription } from '../setup/instance-description.js';
+import { sealKey, ticketSeal } from '../ticket-seal.js';
 import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
 import { failureError, lossRecord, type InstanceFailedRecord } from '../decode/instance-failure.js';
@@ -127,6 +128,11 @@ export class PrefillSide {
         ...this.generationsOf(pin),
       },
     });
+    const { ticketSecret } = this.deps.options;
+    if (ticketSecret !== null) {
+      const fields = kvMeta['handoff'] as Record<string, unknown>;
+      fields[sealKey] = ticketSeal(ticketSecret, kvMeta, blockIds);
+    }
     if (pin.state === 'pinned' && ready !== null) markUnready(kvMeta, ready);
     return { requestId, blockIds, kvMeta, handoff };
   }

@@ -21,6 +21,7 @@ import { parseInstanceMeta } from '../transfer/peer-description.js';
 import { pullPairs, pushDuties, type Balance } from '../transfer/peer-pairing.js';
 import { PeerPlans } from '../transfer/peer-plans.js';
 import type { Transport } from '../transfer/transport.js';
+import { checkTicketSeal } from '../ticket-seal.js';
 import { TransportChoice } from '../transfer/transport-choice.js';
 import type { BuiltTransports } from './build-transports.js';
 import type { Role } from './check-context.js';
@@ -112,7 +113,11 @@ function decodeSide(shared: Shared, notices: Notices, description: InstanceDescr
   return new DecodeSide({
     ...shared,
     ...modelBytes(context, description.kv, ssmLayers(description)),
-    parse: (kvMeta, sourceBlockIds) => parseKvMeta(kvMeta, sourceBlockIds, { cache: peers }),
+    parse: (kvMeta, sourceBlockIds) => {
+      const { ticketSecret } = shared.options;
+      if (ticketSecret !== null) checkTicketSeal(ticketSecret, kvMeta, sourceBlockIds);
+      return parseKvMeta(kvMeta, sourceBlockIds, { cache: peers });
+    },
     startTransfer: (pending, reservation) => startImport(shared, pending, reservation),
     transportTraits: (pending) => transportTraits(plans, pending),
     hash: (prompt, salt) => hashPrompt(prompt, context.blockSize, salt, log.carrier),

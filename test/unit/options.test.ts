@@ -22,6 +22,7 @@ test('defaults', () => {
   const { instance, incarnation, ...rest } = compileOptions({}, 31);
   expect(rest).toEqual({
     epoch: 0,
+    ticketSecret: null,
     deadlines: { queueMs: 120_000, handshakeMs: 10_000, transferMs: 30_000, pinMs: 480_000 },
     limits: { maxPinnedHandoffs: 1024, maxPinnedBlocks: 31, maxDeferred: 65_536, maxInFlightBytes: Infinity },
     clock: systemClock,
@@ -113,7 +114,9 @@ test.each([{}, { now: 5 }])('options.clock %p', (clock) => {
 
 test('unknown keys are refused at every level, with the known ones', () => {
   expect(refusal({ deadline: {} })).toEqual(
-    refused('options.deadline: expected one of instance, incarnation, epoch, deadlines, limits, clock, got "deadline"'),
+    refused(
+      'options.deadline: expected one of instance, incarnation, epoch, ticketSecret, deadlines, limits, clock, got "deadline"',
+    ),
   );
   expect(refusal({ deadlines: { queue: 5 } })).toEqual(
     refused('options.deadlines.queue: expected one of queueMs, handshakeMs, transferMs, pinMs, got "queue"'),
