@@ -5,6 +5,7 @@
  */
 import { checkCompatible, decodeTicket, parseInstanceCard, type HandoffRef, type InstanceCard } from 'state-handoff';
 import type { Message } from '../demo/messages.js';
+import type { CoordinatorLink } from '../demo/coordinator-link.js';
 import { WorkerProcess } from '../demo/worker-process.js';
 import {
   decodeAnswers,
@@ -14,8 +15,7 @@ import {
   type prefillCommands,
   type RecordedOperation,
 } from './messages.js';
-import { Observation, type LlamaRequest } from './observation.js';
-import type { CoordinatorPlane } from './coordinator-plane.js';
+import { Observation, type LlamaRequest, type Reply } from './observation.js';
 
 export type Stopped = Extract<Message<typeof decodeAnswers>, { kind: 'stopped' }>;
 /** Tokens that decode evaluated, and how many of them lay in a prompt: none when all is well. */
@@ -45,8 +45,9 @@ export class LlamaRouter {
   /** By decode, once it was stopped. */
   evaluated: Evaluated = { tokens: 0, promptTokens: 0 };
   /** Behind a coordinator; null: this router relays. */
-  private plane: CoordinatorPlane | null = null;
-  private opening: Promise<CoordinatorPlane> | null = null;
+  private link: CoordinatorLink | null = null;
+  private opening: Promise<CoordinatorLink> | null = null;
+  private readonly aborts = new Map<string, () => void>();
   private readonly joined = new Set<Role>();
   private prefill!: WorkerProcess<typeof prefillCommands, typeof prefillAnswers>;
   private decode!: WorkerProcess<typeof decodeCommands, typeof decodeAnswers>;
@@ -70,7 +71,7 @@ export class LlamaRouter {
 
   /** Process and address of the coordinator, for a reader; null when there is none. */
   get coordinator(): string | null {
-    return this.plane === null ? null : `${this.plane.processId} at ${this.plane.address}`;
+    return this.link === null ? null : `${this.link.processId} at ${this.link.address}`;
   }
 
   /**
@@ -81,8 +82,8 @@ export class LlamaRouter {
   submit(request: LlamaRequest, holds = false): Observation {
     const seen = new Observation(request);
     this.observations.set(request.id, seen);
-    if (this.plane !== null) {
-      this.plane.submit(seen);
+    if (this.link !== null) {
+      this.aborts.set(request.id, this.ask(this.link, seen));
       return seen;
     }
     if (holds) this.held.add(seen);
@@ -102,7 +103,7 @@ export class LlamaRouter {
   /** Aborts a request wherever it is. */
   abort(id: string): void {
     this.of(id).isAborted = true;
-    if (this.plane !== null) return this.plane.abort(id);
+    if (this.link !== null) return this.aborts.get(id)?.();
     this.prefill.send({ kind: 'abort', id });
     this.decode.send({ kind: 'abort', id });
   }
@@ -176,7 +177,7 @@ export class LlamaRouter {
     this.failure ??= new Error('the router was ended');
     await Promise.all([...this.workers].map((worker) => worker.end()));
     await this.opening?.then(
-      (plane) => plane.close(),
+      (link) => link.close(),
       () => undefined,
     );
     this.look();
@@ -202,27 +203,38 @@ export class LlamaRouter {
 
   private async join(): Promise<void> {
     // What only this mode needs is loaded in this mode.
-    const { CoordinatorPlane } = await import('./coordinator-plane.js');
+    const { CoordinatorLink: Link } = await import('../demo/coordinator-link.js');
     // Ended in the meantime.
     if (this.failure !== null) throw this.failure;
-    this.opening = CoordinatorPlane.start(this.options.prefill.blockTokens, {
-      token: (seen, token) => this.onToken(seen, token),
-      ended: (seen, reply) => {
-        seen.reply = reply;
-        seen.settle();
-        this.look();
-      },
-      lost: (error) => {
-        this.failure ??= error;
-        this.look();
-      },
+    this.opening = Link.start({}, this.options.prefill.blockTokens, (error) => {
+      this.failure ??= error;
+      this.look();
     });
-    this.plane = await this.opening;
-    const { address } = this.plane;
+    this.link = await this.opening;
+    const { address } = this.link;
     this.prefill.send({ kind: 'join', address });
     this.decode.send({ kind: 'join', address });
     await this.until('both engines to be registered', () => this.joined.size === 2);
-    await this.plane.connect();
+    await this.link.connect();
+  }
+
+  private ask(link: CoordinatorLink, seen: Observation): () => void {
+    const { id, prompt, limit } = seen.request;
+    const end = (reply: Reply): void => {
+      seen.reply = reply;
+      seen.settle();
+      this.look();
+    };
+    return link.ask(
+      id,
+      prompt,
+      { num_tokens_to_generate: limit },
+      {
+        token: (token) => this.onToken(seen, token),
+        finished: ({ tokens, reason }) => end({ tokens, reason }),
+        failed: (code, message) => end({ code, message }),
+      },
+    );
   }
 
   private checkCards(): void {
@@ -259,7 +271,7 @@ export class LlamaRouter {
           `${id.padEnd(10)} prefilled: ${answer.computedTokens} of ${prompt.length} tokens computed in ${answer.evaluateMs.toFixed(0)} ms, ` +
             `${answer.savedBlocks} blocks saved in ${answer.saveMs.toFixed(1)} ms, ticket of ${answer.ticket.length} bytes`,
         );
-        if (this.plane === null && !this.held.has(seen)) this.sendTicket(seen, answer.ticket);
+        if (this.link === null && !this.held.has(seen)) this.sendTicket(seen, answer.ticket);
         break;
       }
       case 'released':
@@ -300,7 +312,7 @@ export class LlamaRouter {
         break;
       case 'finished': {
         const seen = this.of(answer.id);
-        if (this.plane === null) seen.finished = answer;
+        if (this.link === null) seen.finished = answer;
         else seen.computed = answer;
         seen.settle();
         break;
