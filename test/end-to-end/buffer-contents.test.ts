@@ -6,12 +6,9 @@
  */
 import { planInstances } from '../../lib/index.js';
 import type { ContentModel, ContentPart, ContentSide } from '../support/content-engine.js';
+import { data, latent, rope, scale } from '../support/content-parts.js';
 import { ContentInstance, expectedTokens } from '../support/content-world.js';
 
-const data: ContentPart = { planes: 2, perHead: true, perToken: true, dim: 3, elementBytes: 1 };
-const scale: ContentPart = { content: 'scale', planes: 2, perHead: true, perToken: true, dim: null, elementBytes: 4 };
-const latent: ContentPart = { planes: 1, perHead: false, perToken: true, dim: 6, elementBytes: 2 };
-const rope: ContentPart = { ...latent, content: 'rope', dim: 2 };
 const latentScale: ContentPart = { ...latent, content: 'scale', dim: null, elementBytes: 4 };
 
 const contents: Readonly<Record<string, Omit<ContentModel, 'layers'>>> = {
@@ -43,9 +40,11 @@ const pairs: Readonly<Record<string, readonly [Partial<ContentSide>, Partial<Con
   'TP 2 PP 2 to TP 4': [{ tp: 2, stages: [1, 6] }, { tp: 4 }],
 };
 
+const situations = ['cold', 'cached prefix', 'partial block', 'unlike blocks'] as const;
+
 const cases = Object.keys(contents).flatMap((content, c) =>
   Object.keys(pairs).flatMap((pair, p) =>
-    (['cold', 'cached prefix', 'partial block', 'unlike blocks'] as const).map((situation, s) => ({
+    situations.map((situation, s) => ({
       ...{ content, pair, situation },
       source: [natural, headMajor, perLayer][(c + p + s) % 3]!,
       target: [headMajor, perLayer, natural][(c + p + 2 * s) % 3]!,
@@ -55,9 +54,18 @@ const cases = Object.keys(contents).flatMap((content, c) =>
   ),
 );
 
+/** Two of the four situations of each content over each pair; `npm run test:layouts` runs all. */
+const isChosen = ({ content, pair, situation }: (typeof cases)[number]): boolean => {
+  const at = [Object.keys(contents).indexOf(content), Object.keys(pairs).indexOf(pair), situations.indexOf(situation)];
+  return process.env['STATE_HANDOFF_LAYOUTS'] === 'all' || at.reduce((sum, index) => sum + index) % 2 === 0;
+};
+
 const hasBlockValues = (content: string): boolean => contents[content]!.parts.some(({ perToken }) => !perToken);
 
-test.each(cases.filter(({ content, situation }) => situation !== 'unlike blocks' || !hasBlockValues(content)))(
+const isPossible = ({ content, situation }: (typeof cases)[number]): boolean =>
+  situation !== 'unlike blocks' || !hasBlockValues(content);
+
+test.each(cases.filter((each) => isPossible(each) && isChosen(each)))(
   '$content, $pair, $situation',
   async ({ content, pair, situation, balance, speculative, ...sides }) => {
     const model = { layers: 6, ...contents[content]! };

@@ -106,7 +106,7 @@ export class ContentEngine implements EngineContext {
     side: ContentSide,
     rank: number,
     readonly numSpeculativeTokens = 0,
-    poolSize = 20,
+    poolSize = 20 + Math.ceil(120 / side.blockSize),
   ) {
     const { tp, stages, blockSize } = side;
     this.blockSize = blockSize;
