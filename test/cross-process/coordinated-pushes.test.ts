@@ -28,6 +28,14 @@ test('generates what one engine generates alone, also where decode has cached a 
   await fleet.settled(prefill, decode);
 });
 
+test('a prefill engine of two ranks pushes from both, as its rank 0 is told', async () => {
+  await prefill.kill();
+  const ranks = await fleet.engine('prefill', 2);
+  await fleet.serves(ranks[0]!);
+  await fleet.serves(ranks[0]!);
+  await fleet.settled(...ranks, decode);
+});
+
 test('a decode engine that is killed before prefill hears that it is ready leaves no pin, and the next one is served', async () => {
   await prefill.ask('set', { messages: true });
   const request = fleet.ask();

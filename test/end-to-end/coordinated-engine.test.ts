@@ -294,6 +294,16 @@ it('tells the decode engine how each request ended, with all that the engine gav
   await allIsBack();
 });
 
+it('tells the decode engine of a request that the SDK refuses, after it told it of its arrival', async () => {
+  decode.handoff.addRequestWithKvHandoff = () => {
+    throw new HandoffError('CLOSED', 'nothing is taken any more');
+  };
+  const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2 }));
+  await expect(all(request)).rejects.toThrow('nothing is taken any more');
+  expect(ended).toEqual([[seenOrder!.requestId, expect.objectContaining({ code: 'CLOSED' })]]);
+  await allIsBack();
+});
+
 it('leaves the coordinator when its engine has failed, and tells why what it computes fails', async () => {
   compute = () => new Promise(() => undefined);
   const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 8 }));

@@ -19,6 +19,12 @@ export const plantedFaults: readonly PlantedFault[] = [
     to: "const intoDoubt = to('doubtful', 'tellErrorUnsafe', 'releaseSource', 'releaseDecode');",
   },
   {
+    name: 'the source of a reader that is lost is released as if it had sent the state itself',
+    file: registry,
+    from: "if (request.isPushed && request.decode === engine && options.behaviour === 'gen-c')",
+    to: "if (request.decode === engine && options.behaviour === 'gen-c')",
+  },
+  {
     name: 'a request that fails in the queue of decode keeps its pin',
     file: table,
     from: "const queuedEnd = to('gone', 'leaveQueue', 'tellErrorSafe', 'releaseSource');",
