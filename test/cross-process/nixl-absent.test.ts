@@ -3,7 +3,7 @@
  * crashes, and an order of transports goes on without it.
  */
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { startChild } from '../support/child-process.js';
@@ -50,6 +50,39 @@ test('another library and a stub are refused as such', async () => {
   expect(other).toMatchObject({ code: 'TRANSPORT_UNAVAILABLE', message: expect.stringContaining('has no nixl_capi_') });
   const stub = await open([compiled('stub', '#include <stdbool.h>\nbool nixl_capi_is_stub(void) { return true; }')]);
   expect(stub).toMatchObject({ code: 'TRANSPORT_UNAVAILABLE', message: expect.stringContaining('is a stub') });
+});
+
+/** A library that notes its environment when it is loaded, as UCX reads it then. */
+const noting = `#include <stdio.h>
+#include <stdlib.h>
+extern char** environ;
+__attribute__((constructor)) static void note(void) {
+  FILE* file = fopen(getenv("NOTED"), "w");
+  if (file == NULL) abort();
+  for (char** each = environ; *each != NULL; ++each) fprintf(file, "%s\\n", *each);
+  fclose(file);
+}`;
+
+/** What UCX must find set, or it takes signal handlers and patches the process's memory functions. */
+const defaults = { UCX_ERROR_SIGNALS: '', UCX_DEBUG_SIGNO: '0', UCX_MEM_MMAP_HOOK_MODE: 'none' };
+
+test.each<[string, Record<string, string>]>([
+  ['is set before the library is loaded', {}],
+  [
+    'stays as the user has set it',
+    { UCX_ERROR_SIGNALS: 'BUS', UCX_DEBUG_SIGNO: '10', UCX_MEM_MMAP_HOOK_MODE: 'bistro' },
+  ],
+])('what UCX reads of its environment %s', async (_, given) => {
+  const noted = join(folder, `noted-${Object.keys(given).length}`);
+  const library = compiled('noting', noting);
+  const child = startChild('nixl-absent', [], { ...given, NOTED: noted });
+  expect(await child.ask('open', { libraries: [library] })).toMatchObject({ code: 'TRANSPORT_UNAVAILABLE' });
+  const found = Object.fromEntries(
+    readFileSync(noted, 'utf8')
+      .split('\n')
+      .map((line) => /^([^=]*)=(.*)$/.exec(line)?.slice(1) ?? []),
+  ) as Record<string, string>;
+  expect(found).toMatchObject({ ...defaults, ...given });
 });
 
 test('an order of transports goes on without it; asked for by itself, it is an error', async () => {
