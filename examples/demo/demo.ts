@@ -6,6 +6,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { isHandoffError } from 'state-handoff';
 import { badInput } from '../engine/bad-input.js';
+import { EarlyEnd } from './early-end.js';
 import { demoModel } from './engine-setting.js';
 import { help, parseOptions, type DemoOptions } from './options.js';
 import { planLines, plansOf, type InstancePlan } from './plan-drawing.js';
@@ -13,8 +14,6 @@ import { planPicture } from './plan-picture.js';
 import { chaosOf, headingOf, legendOf, linesOf, reportOf, verdictOf, type ModelReport } from './report.js';
 import { Router } from './router.js';
 import { scenarioOf, type Texts } from './scenario.js';
-
-const signals = { SIGINT: 130, SIGTERM: 143 } as const;
 
 /** Compiled or not, the texts lie in the package's own folder. */
 function readTexts(): Texts {
@@ -37,20 +36,13 @@ function drawPlans(file: string, plans: readonly InstancePlan[]): void {
   }
 }
 
-async function runDemo(options: DemoOptions): Promise<number> {
+async function runDemo(options: DemoOptions, early: EarlyEnd): Promise<number> {
   const say = (line: string): void => void (options.json ? process.stderr : process.stdout).write(`${line}\n`);
   const scenarios = options.models.map((kind) => scenarioOf(kind, options, readTexts()));
   const plans = scenarios.map((scenario) => plansOf(demoModel({ ...options, ...scenario }), options));
   if (options.svg !== null) drawPlans(options.svg, plans.flat());
   let router: Router | null = null;
-  const stopping: Promise<void>[] = [];
-  for (const [signal, status] of Object.entries(signals)) {
-    process.on(signal, () => {
-      if (stopping.length > 0) return;
-      say(`\n${signal}: ending all processes`);
-      stopping.push((router?.end() ?? Promise.resolve()).then(() => process.exit(status)));
-    });
-  }
+  early.onAsked(say, async () => router?.end());
   const reports: ModelReport[] = [];
   try {
     for (const [index, scenario] of scenarios.entries()) {
@@ -64,8 +56,7 @@ async function runDemo(options: DemoOptions): Promise<number> {
     }
   } catch (error) {
     await router?.end();
-    // A signal ends this process itself.
-    await Promise.all(stopping);
+    await early.over();
     say(`demo: failed because ${(error as Error).message}`);
     return 1;
   }
@@ -78,10 +69,11 @@ async function runDemo(options: DemoOptions): Promise<number> {
 }
 
 async function main(): Promise<void> {
+  const early = new EarlyEnd();
   try {
     const options = parseOptions(process.argv.slice(2));
     if (options.help) process.stdout.write(help);
-    else process.exitCode = await runDemo(options);
+    else process.exitCode = await runDemo(options, early);
   } catch (error) {
     if (!isHandoffError(error)) throw error;
     process.stderr.write(`demo: ${error.message}\nSee npm run demo -- --help\n`);

@@ -74,7 +74,7 @@ usage: npm run demo -- [flags]
   --help              print this
 
 Exit status: 0 when everything went as expected and all output is identical to that of one engine without a handoff;
-1 when not; 2 for a flag that makes no sense.
+1 when not; 2 for a flag that makes no sense; 141 when nobody reads its output to the end.
 `;
 
 const flags = ['--json', '--help', '--coordinator', '--chaos', '--corrupt'] as const;

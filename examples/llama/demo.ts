@@ -4,6 +4,7 @@
  */
 import { basename } from 'node:path';
 import { isHandoffError } from 'state-handoff';
+import { EarlyEnd } from '../demo/early-end.js';
 import { provideAssets, type Assets } from './assets.js';
 import { Columns } from './columns.js';
 import { loadModel, type LlamaModel } from './llama.js';
@@ -14,7 +15,6 @@ import { ReferenceProcess } from './reference-process.js';
 import { LlamaRouter } from './router.js';
 import { scenarioOf, type Scenario, type Stage } from './scenario.js';
 
-const signals = { SIGINT: 130, SIGTERM: 143 } as const;
 /** Prompt tokens of one evaluation; prefixes are reused in multiples of it. */
 const chunk = 64;
 
@@ -125,21 +125,14 @@ class Demo {
   }
 }
 
-async function runDemo(options: LlamaDemoOptions): Promise<number> {
+async function runDemo(options: LlamaDemoOptions, early: EarlyEnd): Promise<number> {
   const say = (line: string): void => void (options.json ? process.stderr : process.stdout).write(`${line}\n`);
   const fetching = new AbortController();
-  const stopping: Promise<void>[] = [];
-  let stopped: number | null = null;
   let demo: Demo | null = null;
-  for (const [signal, status] of Object.entries(signals)) {
-    process.on(signal, () => {
-      if (stopped !== null) return;
-      stopped = status;
-      say(`\n${signal}: ending all processes`);
-      fetching.abort();
-      if (demo !== null) stopping.push(demo.end().then(() => process.exit(status)));
-    });
-  }
+  early.onAsked(say, () => {
+    fetching.abort();
+    return demo === null ? null : demo.end();
+  });
   let assets: Assets;
   let llama: LlamaModel;
   let scenario: Scenario;
@@ -148,7 +141,7 @@ async function runDemo(options: LlamaDemoOptions): Promise<number> {
     llama = loadModel(assets.libraryFolder, assets.modelFile);
     scenario = scenarioOf(llama, options);
   } catch (error) {
-    if (stopped !== null) return stopped;
+    if (early.status !== null) return early.status;
     process.stderr.write(`demo:llama: ${(error as Error).message}\n`);
     return 2;
   }
@@ -160,15 +153,14 @@ async function runDemo(options: LlamaDemoOptions): Promise<number> {
       (options.batched ? 'all running requests in one evaluation' : 'one request an evaluation'),
   );
   // Asked to end while the engine was checked or loaded.
-  if (stopped !== null) return stopped;
+  if (early.status !== null) return early.status;
   demo = new Demo(options, assets, llama, scenario, say);
   let report: Report;
   try {
     report = await demo.run();
   } catch (error) {
     await demo.end();
-    // A signal ends this process itself.
-    await Promise.all(stopping);
+    await early.over();
     say(`demo:llama: failed because ${(error as Error).message}`);
     return 1;
   }
@@ -190,10 +182,11 @@ function verdictOf({ rows, ok, identical }: Report, batched: boolean): string {
 }
 
 async function main(): Promise<void> {
+  const early = new EarlyEnd();
   try {
     const options = parseOptions(process.argv.slice(2));
     if (options.help) process.stdout.write(help);
-    else process.exitCode = await runDemo(options);
+    else process.exitCode = await runDemo(options, early);
   } catch (error) {
     if (!isHandoffError(error)) throw error;
     process.stderr.write(`demo:llama: ${error.message}\nSee npm run demo:llama -- --help\n`);

@@ -34,7 +34,8 @@ usage: npm run demo:llama -- [flags]
 
 Engine and model are fetched once, checked by SHA-256, and kept in ~/.cache/state-handoff (or in STATE_HANDOFF_CACHE).
 Exit status: 0 when everything went as expected and, unless batched, all output is identical to that of one engine without
-a handoff; 1 when not; 2 for a flag that makes no sense, or when engine or model cannot be had.
+a handoff; 1 when not; 2 for a flag that makes no sense, or when engine or model cannot be had; 141 when nobody
+reads its output to the end.
 `;
 
 /** @throws `ARGUMENT_INVALID` naming the flag, what was expected and what came */

@@ -171,6 +171,21 @@ describe('ends in the middle', () => {
     expect(run.out()).toBe('');
   });
 
+  test.each(['stdout', 'stderr'] as const)(
+    '%s that nobody reads any more ends every process, quietly',
+    async (name) => {
+      const json = name === 'stderr' ? ['--json'] : [];
+      const run = startDemo(...json, '--model', 'attention', '--layers', '2', '--blocks', '128', '--tokens', '128');
+      await run.sees(/cold +> /, name === 'stderr' ? 'err' : 'out');
+      const children = childrenOf(run.process.pid!);
+      expect(children).toHaveLength(2);
+      run.process[name]!.destroy();
+      expect(await run.ended).toEqual({ status: 141, signal: null });
+      expect(children.filter((id) => existsSync(`/proc/${id}`))).toEqual([]);
+      expect([run.out(), run.err()].join('')).not.toMatch(/EPIPE|Error|failed/);
+    },
+  );
+
   test('Ctrl-C reaches the workers too, which leave it to the router', async () => {
     const { run, children } = await midway();
     for (const id of children) process.kill(id, 'SIGINT');

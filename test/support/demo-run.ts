@@ -13,8 +13,8 @@ export interface DemoRun {
   /** Standard output and error so far. */
   readonly out: () => string;
   readonly err: () => string;
-  /** Resolves once standard error holds a match. */
-  readonly sees: (pattern: RegExp) => Promise<RegExpExecArray>;
+  /** Resolves once standard error, or standard output, holds a match. */
+  readonly sees: (pattern: RegExp, stream?: 'out' | 'err') => Promise<RegExpExecArray>;
 }
 
 /** What a test has started and not seen end. */
@@ -33,7 +33,10 @@ export function startDemo(...flags: string[]): DemoRun {
   let out = '';
   let err = '';
   const listeners = new Set<() => void>();
-  child.stdout.on('data', (data: Buffer) => (out += data.toString()));
+  child.stdout.on('data', (data: Buffer) => {
+    out += data.toString();
+    for (const listener of listeners) listener();
+  });
   child.stderr.on('data', (data: Buffer) => {
     err += data.toString();
     for (const listener of listeners) listener();
@@ -49,10 +52,10 @@ export function startDemo(...flags: string[]): DemoRun {
     }),
     out: () => out,
     err: () => err,
-    sees: (pattern) =>
+    sees: (pattern, stream = 'err') =>
       new Promise((resolve, reject) => {
         const look = (): void => {
-          const match = pattern.exec(err);
+          const match = pattern.exec(stream === 'err' ? err : out);
           if (match !== null) resolve(match);
           else if (!running.has(child)) reject(new Error(`ended without ${String(pattern)}; it said:\n${err}`));
         };
