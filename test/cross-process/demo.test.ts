@@ -8,7 +8,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { encode, rankShape, smallModel } from '../../examples/engine/index.js';
 import { stateSizes } from '../../examples/demo/engine-setting.js';
-import { decodeAnswers, decodeCommands, parseMessage, prefillAnswers } from '../../examples/demo/messages.js';
+import {
+  decodeAnswers,
+  decodeCommands,
+  parseMessage,
+  prefillAnswers,
+  type EngineSetting,
+} from '../../examples/demo/messages.js';
 import { parseOptions } from '../../examples/demo/options.js';
 import type { ModelReport, Row, Verdict } from '../../examples/demo/report.js';
 import { WorkerProcess } from '../../examples/demo/worker-process.js';
@@ -213,10 +219,11 @@ describe('ends in the middle', () => {
         });
       });
     const ready = heard('ready');
-    const model = { kind: 'attention', layers: 1, proposals: 0, seed: 1, ssmGroups: 2 };
+    const model = { kind: 'attention' as const, layers: 1, proposals: 0, seed: 1, ssmGroups: 2 };
     const sizes = { blockSize: 16, blocks: 8192, chunk: 16, maxRequests: 1 };
-    const ranks = { ...rankShape({}), rank: 0, world: 'alone', secret: '' };
-    const engine = { ...model, ...sizes, ranks, transport: 'host', coordinator: null, corrupt: false };
+    const ranks = { ...rankShape({}), stages: null, rank: 0, world: 'alone', secret: '' };
+    const names = { transport: 'host', ticketSecret: 'a secret of at least thirty-two bytes', identity: '' };
+    const engine: EngineSetting = { ...model, ...sizes, ...names, ranks, coordinator: null, corrupt: false };
     worker.send({ kind: 'start', engine });
     await ready;
     const busy = heard('busy');
