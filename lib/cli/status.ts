@@ -106,6 +106,8 @@ function print(answer: WireMap, write: WriteLine): void {
         `  blocks ${text(load, 'blocks_free')} free, ${text(load, 'blocks_evictable')} evictable, ${text(load, 'blocks_pinned')} pinned, ${text(load, 'blocks_quarantined')} quarantined of ${text(load, 'blocks_usable')}; ${text(load, 'imports_quarantined')} imports in quarantine`,
       );
   }
+  const missing = listOf(answer.get('missing'));
+  if (missing.length > 0) write(`not registered: ${missing.map(shown).join(', ')}`);
   for (const entry of listOf(answer.get('pins'))) {
     const pin = mapOf(entry);
     write(

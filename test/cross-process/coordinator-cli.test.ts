@@ -90,6 +90,7 @@ it('takes the engines that --inference-shards names, and no others', async () =>
   expect(await registers('decode_s1_dp0', 'decode')).toEqual(
     refusal('transfer metadata: expected 2 ranks, tp 2 × pp 1 of decode_s1_dp0, got 1'),
   );
+  expect(call('status', first.address).stdout).toContain('\nnot registered: decode_s1_dp0\n');
 });
 
 it.each<WireProfile>(['multi-frame', 'single-frame'])(

@@ -83,6 +83,7 @@ export class RelayCore implements CoordinatorCore {
       epoch: null,
       clients: 0,
       engines: [],
+      missing: [],
       requests: { queuedPrefill: 0, prefill: 0, queuedDecode: 0, decode: this.clients.size, terminating: 0 },
       pins: [],
       affinityEntries: 0,

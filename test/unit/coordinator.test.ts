@@ -147,9 +147,13 @@ describe('registration', () => {
 
     test('the engines come under their names', () => {
       const desk = open({ engines });
+      expect(desk.core.snapshot(0).missing).toEqual(['prefill_s0_dp0', 'decode_s1_dp0', 'decode_s1_dp1']);
       expect(desk.engine('prefill_s0_dp0', { ranks })).toEqual(['prefill_s0_dp0 REGISTER_ROLE_ACK']);
       for (const peer of ['decode_s1_dp0', 'decode_s1_dp1'])
         expect(desk.engine(peer)).toEqual([`${peer} REGISTER_ROLE_ACK`]);
+      expect(desk.core.snapshot(0).missing).toEqual([]);
+      desk.lose('decode_s1_dp0');
+      expect(desk.core.snapshot(0).missing).toEqual(['decode_s1_dp0']);
     });
 
     test.each<[string, string, EngineWords, string]>([

@@ -2,6 +2,7 @@
 import { Float64, type Wire, type WireMap } from '../protocol/wire-value.js';
 import type { CoordinatorState } from './control-signals.js';
 import type { EngineRecord } from './engine-record.js';
+import type { ExpectedEngine } from './expected-engines.js';
 import type { HeldPin } from './held-pins.js';
 import type { CoordinatorSnapshot, EngineSnapshot, PinSnapshot } from './interface.js';
 import type { OwnershipRecord } from './ownership-ledger.js';
@@ -15,6 +16,7 @@ export interface SnapshotParts {
   readonly epoch: number | null;
   readonly clients: number;
   readonly engines: Iterable<EngineRecord>;
+  readonly expected: readonly ExpectedEngine[] | null;
   readonly requests: Iterable<RequestRecord>;
   readonly ownership: Iterable<OwnershipRecord>;
   readonly heldPins: Iterable<HeldPin>;
@@ -38,7 +40,9 @@ export function snapshotOf(parts: SnapshotParts): CoordinatorSnapshot {
   for (const { requestId, engine, owner, since } of parts.heldPins)
     pins.push({ requestId, prefill: engine.peer, decode: null, owner, ageMs: nowMs - since, state: 'in-doubt' });
   const engines = Array.from(parts.engines, engineSnapshot);
-  return { instance, state, epoch, clients, engines, requests, pins, affinityEntries, counters };
+  const present = new Set(engines.map(({ peer }) => peer));
+  const missing = (parts.expected ?? []).map(({ identity }) => identity).filter((name) => !present.has(name));
+  return { instance, state, epoch, clients, engines, missing, requests, pins, affinityEntries, counters };
 }
 
 /** @param snapshot - its lists may be long; pins are cut, and their number is told */

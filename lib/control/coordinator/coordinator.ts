@@ -122,6 +122,7 @@ export class Coordinator implements CoordinatorCore {
       epoch: this.#epoch,
       clients: this.#clients.size,
       engines: this.#placement.engines.values(),
+      expected: this.#options.engines,
       requests: this.#flow.requests.values(),
       ownership: this.#ledger.records.values(),
       heldPins: this.#heldPins.pins,

@@ -64,6 +64,8 @@ export interface CoordinatorSnapshot {
   readonly epoch: number | null;
   readonly clients: number;
   readonly engines: readonly EngineSnapshot[];
+  /** Names of engines that the deployment has and that are not registered; none where the deployment is not known. */
+  readonly missing: readonly string[];
   /** Living requests by phase. */
   readonly requests: {
     readonly queuedPrefill: number;

@@ -148,6 +148,10 @@ const families: Readonly<Record<string, Family<Observed>>> = {
       (before) => before + 1,
     ),
   ),
+  engines_missing: gauge(
+    'Engines of the deployment (--inference-shards) that are not registered',
+    ({ core }) => core.missing.length,
+  ),
   engines_registered_total: counters('Registrations that were accepted', ({ core }) =>
     counted(core, 'enginesRegistered'),
   ),
