@@ -238,3 +238,27 @@ test('one recording rebuilds a few segments only, and later ones the rest', () =
   for (let turn = 0; turn < 5; turn++) table.record(columns[8]!, hashes, 0);
   expect(held()).toBe(64);
 });
+
+test('the next engine in a column that became free has what it is assigned in the very same moment', () => {
+  const table = new AffinityTable({ ttlMs: 4_096_000, blocksMax: 1000 });
+  const column = table.join()!;
+  table.record(column, BigInt64Array.of(7n), 0);
+  table.leave(column);
+  expect(table.join()).toBe(column);
+  table.record(column, BigInt64Array.of(8n), 0);
+  expect(table.holders(7n, 0)).toEqual([]);
+  expect(table.holders(8n, 0)).toHaveLength(1);
+});
+
+test('more engines are lost within the time to live than there are stamps: the oldest blocks are given up', () => {
+  const table = new AffinityTable({ ttlMs: 1e9, blocksMax: 1000 });
+  const [stays, comes] = [table.join()!, table.join()!];
+  table.record(stays, BigInt64Array.of(7n), 0);
+  for (let turn = 0; turn < 65_534; turn++) {
+    table.leave(comes);
+    table.join();
+    table.record(comes, BigInt64Array.of(8n), 0);
+  }
+  expect(table.holders(7n, 0)).toEqual([]);
+  expect(table.holders(8n, 0)).toEqual([{ column: comes, recency: 65_535 }]);
+});

@@ -197,14 +197,7 @@ describe('registration', () => {
     desk.submit('c1', 1);
     expect(desk.engine('p1')).toEqual(['c1 REQUEST_ERROR 1 safe', 'p1 REGISTER_ROLE_ACK']);
     expect(desk.core.snapshot(0).engines.find(({ peer }) => peer === 'p1')).toMatchObject({ active: 0, queued: 0 });
-    const changed = {
-      header: 'REGISTER_ROLE',
-      role: 'decode',
-      transport: 'nixl',
-      instanceMeta: [],
-      extension: null,
-    } as const;
-    expect(desk.say('p1', changed)).toEqual(['p1 REGISTRATION_ERROR']);
+    expect(desk.engine('p1', { role: 'decode' })).toEqual(['p1 REGISTRATION_ERROR']);
   });
 
   test('once all have left, the next may be of another model', () => {

@@ -14,6 +14,7 @@ import type { Outbox } from './outbox.js';
 import type { OwnershipLedger } from './ownership-ledger.js';
 import type { Placement } from './placement.js';
 import { incompatible, readRegistration, type EngineCard } from './registration.js';
+import { Remembered } from './remembered.js';
 import type { RequestFlow } from './request-flow.js';
 import type { RequestRecord } from './request-record.js';
 
@@ -35,7 +36,7 @@ export class EngineRegistry {
   #signature: string | null = null;
   #transport: string | null = null;
   /** Identities that were registered: their late replies are no breach of the protocol. */
-  readonly #known = new Set<PeerId>();
+  readonly #known = new Remembered<PeerId>();
 
   constructor(private readonly parts: RegistryParts) {}
 

@@ -4,6 +4,7 @@
  * shown and stays.
  */
 import type { EngineRecord } from './engine-record.js';
+import { Remembered } from './remembered.js';
 
 export interface HeldPin {
   readonly requestId: number;
@@ -16,8 +17,8 @@ export interface HeldPin {
 
 export class HeldPins {
   readonly #pins = new Set<HeldPin>();
-  /** Owners that can read nothing more; few die, and each is remembered. */
-  readonly #dead = new Set<string>();
+  /** Owners that can read nothing more. */
+  readonly #dead = new Remembered<string>();
 
   get pins(): ReadonlySet<HeldPin> {
     return this.#pins;

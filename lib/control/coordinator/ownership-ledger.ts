@@ -4,6 +4,7 @@
  * attested dead can claim nothing more. Records outlive the connection of the source's engine.
  */
 import type { EngineRecord } from './engine-record.js';
+import { Remembered } from './remembered.js';
 
 /** `offered`: nobody owns it. `claimed`: `owner` does. */
 export type OwnershipState = 'offered' | 'claimed';
@@ -16,13 +17,11 @@ export interface OwnershipRecord {
   readonly since: number;
 }
 
-/** Released handoffs and dead owners that are remembered, so that a late claim is refused and a repeat acknowledged. */
-const rememberedMax = 65_536;
-
 export class OwnershipLedger {
   readonly #records = new Map<number, OwnershipRecord>();
-  readonly #released = new Set<number>();
-  readonly #dead = new Set<string>();
+  /** So that a late claim is refused, and a repeated release acknowledged. */
+  readonly #released = new Remembered<number>();
+  readonly #dead = new Remembered<string>();
 
   /** Living records. */
   get records(): ReadonlyMap<number, OwnershipRecord> {
@@ -48,7 +47,7 @@ export class OwnershipLedger {
 
   /** The engine is being told. */
   release(requestId: number): void {
-    if (this.#records.delete(requestId)) remember(this.#released, requestId);
+    if (this.#records.delete(requestId)) this.#released.add(requestId);
   }
 
   wasReleased(requestId: number): boolean {
@@ -57,7 +56,7 @@ export class OwnershipLedger {
 
   /** Every process of the owner is dead: all it owns can be released, and it claims nothing more. */
   terminate(owner: string): OwnershipRecord[] {
-    remember(this.#dead, owner);
+    this.#dead.add(owner);
     return [...this.#records.values()].filter((record) => record.owner === owner);
   }
 
@@ -71,15 +70,5 @@ export class OwnershipLedger {
   /** The memory of this engine is no more. */
   drop(engine: EngineRecord): void {
     for (const record of [...this.#records.values()]) if (record.engine === engine) this.release(record.requestId);
-  }
-}
-
-function remember<T>(set: Set<T>, value: T): void {
-  set.delete(value);
-  set.add(value);
-  if (set.size <= rememberedMax) return;
-  for (const oldest of set) {
-    set.delete(oldest);
-    return;
   }
 }
