@@ -7,6 +7,7 @@ import { cryptoBlockHashes } from '../../lib/memory/block-hash-crypto.js';
 import { computeBlockHashes, computeBlockHashesAsync, type Tokens } from '../../lib/memory/block-hash.js';
 import { addon } from '../../lib/native/addon.js';
 import type { BenchRow } from '../support/bench-row.js';
+import { median } from '../support/median.js';
 
 const tokenCount = 131_072;
 const digestBytes = 32;
@@ -29,8 +30,6 @@ function millisecondsOf(call: () => void): number {
   call();
   return performance.now() - start;
 }
-
-const median = (values: number[]): number => values.sort((a, b) => a - b)[values.length >> 1]!;
 
 /** Median times of several calls, taken in turns. */
 function inTurns(calls: readonly (() => void)[]): number[] {

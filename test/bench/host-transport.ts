@@ -4,9 +4,7 @@
  * chunks and threads. Once with page tables in place and once with a mapping that was never touched. Bytes are compared
  * after every measurement.
  */
-import { fork, type ChildProcess } from 'node:child_process';
 import { availableParallelism, cpus } from 'node:os';
-import { dirname, join } from 'node:path';
 import type { JsonObject } from '../../lib/json.js';
 import { allocateHostRegion } from '../../lib/memory/host-region.js';
 import type { Region } from '../../lib/memory/region.js';
@@ -16,11 +14,12 @@ import { HostTransport } from '../../lib/transfer/transports/host.js';
 import type { BrokerLink } from '../../lib/transfer/transports/broker-link.js';
 import type { LinkPeer } from '../../lib/transfer/transports/shared-link.js';
 import type { BenchRow } from '../support/bench-row.js';
+import { BenchChild } from '../support/bench-child.js';
 import { eachFragment } from '../support/program-oracle.js';
+import { scattered } from '../support/scattered.js';
 
 type HostPeer = LinkPeer<BrokerLink> & { readonly link: BrokerLink };
 
-const packageRoot = dirname(require.resolve('state-handoff/package.json'));
 export const poolBytes = 512 << 20;
 const movedBytes = 256 << 20;
 const seed = 12_345;
@@ -49,18 +48,6 @@ const layouts: readonly Layout[] = [
     loops: [{ count: 16, sourceStride: 1 << 10, targetStride: 2 << 10 }],
   },
 ];
-
-/** The first `count` of the numbers below `below`, in an order that is random and always the same. */
-export function scattered(below: number, count: number, salt: number): Int32Array {
-  const ids = Int32Array.from({ length: below }, (_, id) => id);
-  let state = salt;
-  for (let at = below - 1; at > 0; at -= 1) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    const other = state % (at + 1);
-    [ids[at], ids[other]] = [ids[other] as number, ids[at] as number];
-  }
-  return ids.slice(0, count);
-}
 
 function programOf({ sourceBlock, targetBlock, fragmentBytes, loops }: Layout): CopyProgram {
   const perBlock = loops.reduce((bytes, loop) => bytes * loop.count, fragmentBytes);
@@ -95,7 +82,7 @@ export class Rig {
   private readonly bytes: Uint8Array;
 
   private constructor(
-    private readonly exporter: ChildProcess,
+    private readonly exporter: BenchChild,
     private readonly grant: JsonObject,
   ) {
     this.region = allocateHostRegion({ bytes: poolBytes });
@@ -110,12 +97,8 @@ export class Rig {
   }
 
   static async start(): Promise<Rig> {
-    const child = fork(join(packageRoot, 'test', 'support', 'host-end-child.js'), {
-      serialization: 'advanced',
-    });
-    child.send({ id: 1, command: 'open', bytes: poolBytes, seed });
-    const { answer } = await new Promise<{ answer: JsonObject }>((resolve) => child.once('message', resolve));
-    return new Rig(child, answer);
+    const child = new BenchChild('host-end');
+    return new Rig(child, await child.ask('open', { bytes: poolBytes, seed }));
   }
 
   async connect(): Promise<HostPeer> {
@@ -168,7 +151,7 @@ export class Rig {
   async stop(): Promise<void> {
     await this.transport.close();
     this.region.close();
-    this.exporter.kill();
+    this.exporter.end();
   }
 }
 

@@ -14,7 +14,8 @@ import { lowerToDescriptors } from '../../lib/transfer/program-descriptors.js';
 import type { Peer, Transport } from '../../lib/transfer/transport.js';
 import type { BenchRow } from '../support/bench-row.js';
 import { choiceOf } from '../support/transport-choice.js';
-import { best, poolBytes, Rig, scattered, threads } from './host-transport.js';
+import { best, poolBytes, Rig, threads } from './host-transport.js';
+import { scattered } from '../support/scattered.js';
 
 const model = { numLayersGlobal: 64, numKvHeadsGlobal: 8, headDim: 128 };
 const planMsMax = 1;

@@ -5,9 +5,7 @@
  * makes of contiguous bytes stands beside it. Taken in turns, medians; one value of every slice is compared after each
  * measurement.
  */
-import { fork } from 'node:child_process';
 import { isAbsolute } from 'node:path';
-import { dirname, join } from 'node:path';
 import type { JsonObject } from '../../lib/json.js';
 import { allocateHostRegion } from '../../lib/memory/host-region.js';
 import type { Region } from '../../lib/memory/region.js';
@@ -16,9 +14,11 @@ import { nixlCandidates } from '../../lib/transfer/transports/nixl-library.js';
 import { NixlTransport, type NixlTransportOptions } from '../../lib/transfer/transports/nixl.js';
 import type { Peer } from '../../lib/transfer/transport.js';
 import type { BenchRow } from '../support/bench-row.js';
+import { BenchChild } from '../support/bench-child.js';
+import { median } from '../support/median.js';
 import { eachFragment } from '../support/program-oracle.js';
+import { scattered } from '../support/scattered.js';
 
-const packageRoot = dirname(require.resolve('state-handoff/package.json'));
 const poolBytes = 512 << 20;
 const seed = 12_345;
 const rounds = 7;
@@ -29,18 +29,6 @@ interface End {
   readonly transport: NixlTransport;
   readonly region: Region;
   readonly peer: Peer;
-}
-
-/** The first `count` of the numbers below `below`, in an order that is random and always the same. */
-function scattered(below: number, count: number, salt: number): Int32Array {
-  const ids = Int32Array.from({ length: below }, (_, id) => id);
-  let state = salt;
-  for (let at = below - 1; at > 0; at -= 1) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    const other = state % (at + 1);
-    [ids[at], ids[other]] = [ids[other] as number, ids[at] as number];
-  }
-  return ids.slice(0, count);
 }
 
 function blocksOf(blockBytes: number, count: number, fragmentBytes: number, loops: readonly Loop[]): CopyProgram {
@@ -132,23 +120,13 @@ async function compare(
   };
 }
 
-function median(values: readonly number[]): number {
-  return [...values].sort((left, right) => left - right)[values.length >> 1] as number;
-}
-
 export async function run(): Promise<BenchRow[]> {
   if (!nixlCandidates().some((path) => isAbsolute(path))) {
     throw new Error('no NIXL library was found; `npm run fetch:nixl` brings one');
   }
-  const child = fork(join(packageRoot, 'test', 'support', 'nixl-end-child.js'), { serialization: 'advanced' });
+  const child = new BenchChild('nixl-end');
   try {
-    const grant = await new Promise<JsonObject>((resolve, reject) => {
-      child.once('message', ({ answer, error }: { answer: JsonObject; error?: string }) =>
-        error === undefined ? resolve(answer) : reject(new Error(error)),
-      );
-      child.once('exit', () => reject(new Error('the exporter ended')));
-      child.send({ id: 1, command: 'open', bytes: poolBytes, seed });
-    });
+    const grant = await child.ask('open', { bytes: poolBytes, seed });
     const packs = await connect(grant, {});
     const plain = await connect(grant, { directBytesMin: 0, readThreads: 1 });
     const rows: BenchRow[] = [];
@@ -183,6 +161,6 @@ export async function run(): Promise<BenchRow[]> {
     }
     return rows;
   } finally {
-    child.kill();
+    child.end();
   }
 }

@@ -7,6 +7,7 @@ import { availableParallelism, cpus } from 'node:os';
 import { BlockPool } from '../../lib/memory/block-pool.js';
 import { Generations } from '../../lib/memory/generations.js';
 import type { BenchRow } from '../support/bench-row.js';
+import { median } from '../support/median.js';
 
 const large = 1_000_000;
 const small = 10_000;
@@ -79,8 +80,6 @@ class FullPool {
     return time;
   }
 }
-
-const median = (values: number[]): number => values.sort((a, b) => a - b)[values.length >> 1]!;
 
 function eviction(chain: number): BenchRow[] {
   const pools = [new FullPool(large, chain), new FullPool(small, chain)];

@@ -3,82 +3,42 @@
  * run: slices as engines have them, head slices, many layers, and a small handoff; beside them the driver's own batch copy
  * and the kernels alone.
  */
-import { fork } from 'node:child_process';
-import { join } from 'node:path';
-import type { JsonObject } from '../../../lib/json.js';
 import { allocateCudaRegion } from '../../../lib/memory/cuda-region.js';
 import { addon } from '../../../lib/native/addon.js';
 import { encodePrograms } from '../../../lib/native/encoded-program.js';
-import { programBytes, type CopyProgram, type Loop } from '../../../lib/transfer/copy-program.js';
+import { programBytes, type CopyProgram } from '../../../lib/transfer/copy-program.js';
 import { CudaIpcTransport } from '../../../lib/transfer/transports/cuda-ipc.js';
 import type { TransferHandle } from '../../../lib/transfer/transport.js';
 import type { BenchRow } from '../../support/bench-row.js';
 import { eachFragment } from '../../support/program-oracle.js';
+import { BenchChild } from '../../support/bench-child.js';
 import { testGpus } from '../../support/gpu-missing.js';
+import { median } from '../../support/median.js';
+import { scatteredBlocks } from './scattered-blocks.js';
 
 const GiB = 2 ** 30;
 const rounds = 21;
 
-function shuffled(count: number, seed: number): Int32Array {
-  const ids = Int32Array.from({ length: count }, (_, index) => index);
-  let state = seed;
-  for (let at = count - 1; at > 0; at -= 1) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    const other = state % (at + 1);
-    [ids[at], ids[other]] = [ids[other]!, ids[at]!];
-  }
-  return ids;
-}
-
-/** `count` blocks in random order on both sides. */
-function blocks(
-  count: number,
-  stride: { source: number; target: number },
-  fragmentBytes: number,
-  loops: readonly Loop[] = [],
-): CopyProgram {
-  return {
-    rectangles: [
-      {
-        ...{ sourceRegion: 0, targetRegion: 0, table: 0, tableFrom: 0, tableCount: count },
-        ...{ sourceOffset: 0, targetOffset: 0, fragmentBytes, loops },
-      },
-    ],
-    tables: [
-      {
-        ...{ source: shuffled(count, 1), target: shuffled(count, 2) },
-        strides: { sourceBlock: stride.source, targetBlock: stride.target, sourceSub: 0, targetSub: 0 },
-      },
-    ],
-  };
-}
-
 const even = (bytes: number): { source: number; target: number } => ({ source: bytes, target: bytes });
 const programs = {
-  '32 KiB slices': blocks(32768, even(32768), 32768),
-  '128 KiB slices': blocks(8192, even(131072), 131072),
+  '32 KiB slices': scatteredBlocks(32768, even(32768), 32768),
+  '128 KiB slices': scatteredBlocks(8192, even(131072), 131072),
   // 64 tokens of 8 heads × 128 × fp16 in the source, 4 of the heads in the target.
-  'head slices, 8 to 4 heads': blocks(16384, { source: 131072, target: 65536 }, 1024, [
+  'head slices, 8 to 4 heads': scatteredBlocks(16384, { source: 131072, target: 65536 }, 1024, [
     { count: 64, sourceStride: 2048, targetStride: 1024 },
   ]),
-  '64 layers × K/V × 512 blocks of 16 KiB': blocks(512, even(16384), 16384, [
+  '64 layers × K/V × 512 blocks of 16 KiB': scatteredBlocks(512, even(16384), 16384, [
     { count: 128, sourceStride: 512 * 16384, targetStride: 512 * 16384 },
   ]),
 };
-const small = blocks(32, even(32768), 32768);
+const small = scatteredBlocks(32, even(32768), 32768);
 
-const median = (values: number[]): number => values.sort((a, b) => a - b)[Math.floor(values.length / 2)]!;
 const now = (): number => Number(process.hrtime.bigint()) / 1000;
 
 export async function run(): Promise<BenchRow[]> {
   const gpus = testGpus();
-  const child = fork(join(__dirname, '..', '..', 'support', 'cuda-end-child.js'), { serialization: 'advanced' });
-  const answer = new Promise<JsonObject>((resolve, reject) => {
-    child.once('message', (message: { answer?: JsonObject; error?: string }) =>
-      message.answer === undefined ? reject(new Error(message.error)) : resolve(message.answer),
-    );
-  });
-  child.send({ id: 1, command: 'open', bytes: 2 * GiB, seed: null, device: gpus.source });
+  const child = new BenchChild('cuda-end');
+  const answer = child.ask('open', { bytes: 2 * GiB, seed: null, device: gpus.source });
   const target = allocateCudaRegion({ bytes: GiB, device: gpus.target });
   const own = allocateCudaRegion({ bytes: 2 * GiB, device: gpus.source });
   const importer = new CudaIpcTransport();
@@ -173,7 +133,7 @@ export async function run(): Promise<BenchRow[]> {
   });
   peer.close();
   await importer.close();
-  child.kill();
+  child.end();
   target.close();
   own.close();
   return rows;

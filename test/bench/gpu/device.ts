@@ -3,9 +3,7 @@
  * what it costs a matrix product beside it, and both directions between two GPUs at once.
  */
 import { Worker } from 'node:worker_threads';
-import { fork } from 'node:child_process';
 import { join } from 'node:path';
-import type { JsonObject } from '../../../lib/json.js';
 import { allocateCudaRegion, type CudaRegion } from '../../../lib/memory/cuda-region.js';
 import { addon } from '../../../lib/native/addon.js';
 import { encodePrograms } from '../../../lib/native/encoded-program.js';
@@ -13,6 +11,7 @@ import { programBytes, type CopyProgram } from '../../../lib/transfer/copy-progr
 import { CudaIpcTransport } from '../../../lib/transfer/transports/cuda-ipc.js';
 import type { TransferHandle } from '../../../lib/transfer/transport.js';
 import type { BenchRow } from '../../support/bench-row.js';
+import { BenchChild } from '../../support/bench-child.js';
 import { testGpus } from '../../support/gpu-missing.js';
 import { scatteredBlocks } from './scattered-blocks.js';
 
@@ -162,13 +161,8 @@ async function besideProducts(
     console.error(`left out: matrix products: ${(error as Error).message}`);
     return [];
   }
-  const child = fork(join(__dirname, '..', '..', 'support', 'cuda-end-child.js'), { serialization: 'advanced' });
-  const granted = new Promise<JsonObject>((resolve, reject) => {
-    child.once('message', ({ answer, error }: { answer?: JsonObject; error?: string }) =>
-      answer === undefined ? reject(new Error(error)) : resolve(answer),
-    );
-  });
-  child.send({ id: 1, command: 'open', bytes: 2 * GiB, seed: null, device: gpus.source });
+  const child = new BenchChild('cuda-end');
+  const granted = child.ask('open', { bytes: 2 * GiB, seed: null, device: gpus.source });
   const importer = new CudaIpcTransport();
   importer.register(target);
   const peer = importer.connect(await granted);
@@ -210,7 +204,7 @@ async function besideProducts(
   const tera = (micros: number): number => (2 * size ** 3 * count) / micros / 1e6;
   peer.close();
   await importer.close();
-  child.kill();
+  child.end();
   return [
     {
       ...{ name: `matrix products of ${size}² half floats, beside pulls in 32 KiB slices`, value: tera(disturbed) },

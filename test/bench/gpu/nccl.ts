@@ -2,14 +2,14 @@
  * Pushes over NCCL to another process, packed, against one raw send of as many bytes and against one send a block, in one
  * run. A stream of large pushes, one behind the other; the time of one is that between two ends.
  */
-import { fork } from 'node:child_process';
-import { join } from 'node:path';
 import { allocateCudaRegion } from '../../../lib/memory/cuda-region.js';
-import type { JsonObject, JsonValue } from '../../../lib/json.js';
+import type { JsonValue } from '../../../lib/json.js';
 import type { CopyProgram } from '../../../lib/transfer/copy-program.js';
 import { NcclTransport, type NcclTransportOptions } from '../../../lib/transfer/transports/nccl.js';
 import type { BenchRow } from '../../support/bench-row.js';
+import { BenchChild } from '../../support/bench-child.js';
 import { testGpus } from '../../support/gpu-missing.js';
+import { median } from '../../support/median.js';
 import { scatteredBlocks } from './scattered-blocks.js';
 
 const pushes = 6;
@@ -17,36 +17,6 @@ const GiB = 2 ** 30;
 
 type Cut = Pick<NcclTransportOptions, 'chunkBytes' | 'packed'>;
 
-/** The other process: `ask` as in the tests, without Jest. */
-class Source {
-  private lastId = 0;
-  private readonly waiting = new Map<number, (message: { answer?: JsonValue; error?: string }) => void>();
-  private readonly child;
-
-  constructor(env: Record<string, string>) {
-    const options = { serialization: 'advanced', env: { ...process.env, ...env } } as const;
-    this.child = fork(join(__dirname, '..', '..', 'support', 'nccl-end-child.js'), options);
-    this.child.on('message', (message: { id: number; answer?: JsonValue; error?: string }) => {
-      this.waiting.get(message.id)?.(message);
-    });
-  }
-
-  ask(command: string, values: object = {}): Promise<JsonValue> {
-    const id = (this.lastId += 1);
-    this.child.send({ id, command, ...values });
-    return new Promise((resolve, reject) =>
-      this.waiting.set(id, ({ answer, error }) =>
-        error === undefined ? resolve(answer ?? null) : reject(new Error(error)),
-      ),
-    );
-  }
-
-  end(): void {
-    this.child.kill();
-  }
-}
-
-const median = (values: number[]): number => values.sort((a, b) => a - b)[Math.floor(values.length / 2)]!;
 const now = (): number => Number(process.hrtime.bigint()) / 1000;
 
 /** @param chunkSizes - of packed pushes; the transport's own by default */
@@ -57,7 +27,7 @@ export async function run(chunkSizes: readonly (number | null)[] = [null]): Prom
   const loopback = { NCCL_NET: 'Socket', NCCL_SOCKET_IFNAME: 'lo' };
   if (isOneGpu) Object.assign(process.env, { NCCL_HOSTID: 'target', ...loopback });
   const bytes = isOneGpu ? GiB / 4 : 4 * GiB;
-  const source = new Source(isOneGpu ? { NCCL_HOSTID: 'source', ...loopback } : {});
+  const source = new BenchChild('nccl-end', isOneGpu ? { NCCL_HOSTID: 'source', ...loopback } : {});
   const region = allocateCudaRegion({ bytes, device: gpus.target });
 
   /** Microseconds a push. */
@@ -67,9 +37,9 @@ export async function run(chunkSizes: readonly (number | null)[] = [null]): Prom
     await transport.open();
     // Twice as much on that side, so that head slices have something to leave out.
     const grant = await source.ask('open', { bytes: 2 * bytes, seed: null, device: gpus.source, options: cut });
-    const failure = await source.ask('connect', { grant: transport.grant() });
+    const failure = await source.ask<JsonValue>('connect', { grant: transport.grant() });
     if (failure !== null) throw new Error(`the source cannot connect: ${String(failure)}`);
-    const peer = transport.connect(grant as JsonObject);
+    const peer = transport.connect(grant);
     const times: number[] = [];
     for (const [which, program] of programs.entries()) {
       const tags = Array.from({ length: pushes }, (_, index) => `${which}-${index}`);
