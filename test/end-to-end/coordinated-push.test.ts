@@ -149,6 +149,7 @@ it('an abort while decode waits for the push ends both sides', async () => {
   abort.abort();
   await request.sourceSafe;
   await allIsBack();
+  expect(server.snapshot().counters).toMatchObject({ aborted: 1, failed: 0, confirmed: 0 });
   await serves();
 });
 

@@ -302,6 +302,27 @@ describe('requests', () => {
       expect(lost(behaviour, transport)).toEqual(['c1 REQUEST_ERROR 1 unsafe']);
   });
 
+  test.each([true, false])(
+    'a push that an abort ended is no failure of its request (source safe: %s)',
+    (sourceSafe) => {
+      const desk = open();
+      for (const peer of ['p1', 'd1']) desk.engine(peer, { transport: 'nccl' });
+      desk.submit('c1', 1);
+      desk.prefilled('p1', 0);
+      desk.say('d1', { header: 'KV_TRANSFER_READY', requestId: 0, cachedPrefixBlocks: 0 });
+      expect(desk.say('c1', { header: 'ABORT_REQUEST', requestId: 1 })).toEqual(['d1 ABORT_REQUEST 0']);
+      // The target gave up first, and its source noticed.
+      expect(
+        desk.say('p1', { header: 'REQUEST_ERROR', requestId: 0, reason: 'the target is gone', sourceSafe }),
+      ).toEqual([]);
+      expect(desk.say('d1', { header: 'REQUEST_ABORTED', requestId: 0, sourceSafe: true })).toEqual([
+        'p1 RELEASE_KV 0',
+        'c1 REQUEST_ABORTED 1 safe',
+      ]);
+      expect(desk.core.snapshot(9).counters).toMatchObject({ aborted: 1, failed: 0 });
+    },
+  );
+
   test('engines without roles: the least loaded gets it; a late reply of one that is gone counts, then time is up', () => {
     const desk = open({ isDisaggregated: false, limits: { lateReplyMs: 50 } });
     for (const peer of ['e1', 'e2']) desk.say(peer, { header: 'REGISTER' });

@@ -192,7 +192,7 @@ export const requestTable: Readonly<Record<RequestState, Row>> = {
     reply: cancelled,
     failSafe: cancelled,
     failUnsafe: intoDoubt,
-    sourceFailed: intoDoubt,
+    sourceFailed: stay('cancellingImport'),
     abort: stay('cancellingImport'),
     stopped: cancelled,
     undelivered: cancelled,
