@@ -259,6 +259,27 @@ it('ends the requests of a client that does not read, tells it, and keeps its me
   await until('nothing waits', () => server.wire.waitingBytes === 0);
 });
 
+it('what was under way with the reply that was too much is not sent behind the end of its request', async () => {
+  const limits = { clientBytesMax: 200_000, engineBytesMax: 1 << 20, messagesMax: 1000 };
+  const { server, core } = await started({ outboxLimits: limits });
+  const engine = await engineAt(server.address);
+  const slow = new Peer(server.address, 'multi-frame', 'slow', { receiveHighWaterMark: 1 });
+  await slow.say(submit(1));
+  await engine.hearEngine();
+  // Several times as much as may wait, in one message.
+  const partials = Array.from({ length: 60 }, () => ({ requestId: 0, body: body(20_000) }));
+  for (const end = Date.now() + 30_000; server.wire.overflowed === 0 && Date.now() < end;) {
+    const { received } = server.wire;
+    await engine.say({ header: 'ENGINE_REPLY_PARTIAL', partials });
+    await until('it is heard', () => server.wire.received > received || server.wire.overflowed > 0);
+  }
+  const told: string[] = [];
+  while (told.at(-1) !== 'REQUEST_ERROR') told.push((await slow.hearClient()).header);
+  await until('nothing waits', () => server.wire.waitingBytes === 0);
+  expect(server.wire.overflowed).toBe(1);
+  expect(core.heard.filter(({ message }) => message.header === 'ABORT_REQUEST')).toHaveLength(1);
+});
+
 it('shows an engine that reports and falls silent, and keeps it', async () => {
   let now = 0;
   const { server, core } = await started({ clock: { now: () => now } });

@@ -47,6 +47,8 @@ export class Deliveries {
   private readonly outboxes: Outboxes;
   private effects: Effect[] = [];
   private working: Promise<void> | null = null;
+  /** Requests that ended for their slow client while the effects at hand were done: what those still say of them is void. */
+  private readonly ended = new Map<PeerId, Set<number>>();
   private retryTimer: NodeJS.Timeout | null = null;
   private isClosed = false;
 
@@ -117,7 +119,7 @@ export class Deliveries {
       for (const effect of effects) {
         if (effect.kind === 'log') this.parts.log(effect.level, effect.event, effect.fields);
         else if (effect.kind === 'stop') this.parts.stop(effect.reason);
-        else if (effect.kind === 'send') {
+        else if (effect.kind === 'send' && !this.isVoid(effect.peer, effect.message)) {
           const message = this.completed(effect.message);
           const frames = this.framesOf(effect.peer, message);
           if (frames === null) continue;
@@ -127,8 +129,13 @@ export class Deliveries {
           else if (result === 'gone') this.wasUndelivered(effect.peer, message);
         }
       }
+      this.ended.clear();
     }
     this.working = null;
+  }
+
+  private isVoid(peer: PeerId, message: ToEngine | ToClient): boolean {
+    return this.ended.size > 0 && 'requestId' in message && this.ended.get(peer)?.has(message.requestId) === true;
   }
 
   private completed(message: ToEngine | ToClient): ToEngine | ToClient {
@@ -167,6 +174,7 @@ export class Deliveries {
     this.counts.overflowed += requestIds.length;
     log('warn', 'client reads too slowly', { peer: shown(peer), requests: requestIds.length });
     const reason = 'the client reads its replies too slowly, they were dropped';
+    this.ended.set(peer, new Set([...(this.ended.get(peer) ?? []), ...requestIds]));
     for (const requestId of requestIds) {
       const message = { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: false } as const;
       const frames = encodeMessage(profile, 'client', message);
