@@ -14,6 +14,7 @@ const parts = {
   'cuda-ipc': null,
   device: null,
   nccl: process.env.STATE_HANDOFF_NCCL ? null : 'STATE_HANDOFF_NCCL names no library',
+  nixl: process.env.STATE_HANDOFF_NIXL ? null : 'STATE_HANDOFF_NIXL names no library',
 };
 const run = (part) => require(join(folder, isCompiled ? `${part}.js` : `${part}.ts`)).run();
 const { describeCuda } = require(join(root, 'dist', 'lib', 'memory', 'cuda-driver-path.js'));

@@ -8,7 +8,7 @@
 namespace state_handoff {
 
 CopyWalk::CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const CopySource& source,
-                   const CopyTarget& target)
+                   const CopyTarget& target, int64_t among)
     : shape_(program, rectangle),
       source_(source),
       target_(target),
@@ -16,10 +16,11 @@ CopyWalk::CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const
       quantum_bytes_(shape_.fragment_bytes > kQuantumBytes
                          ? kQuantumBytes
                          : kQuantumBytes / shape_.fragment_bytes * shape_.fragment_bytes),
-      streamed_(IsStreamed()) {}
+      streamed_(IsStreamed(among)) {}
 
-bool CopyWalk::IsStreamed() const {
-  if (bytes_ < kStreamedBytesMin || shape_.fragment_bytes >= kStreamedPieceMax || !CanStream()) return false;
+bool CopyWalk::IsStreamed(int64_t among) const {
+  if (std::max(bytes_, among) < kStreamedBytesMin || shape_.fragment_bytes >= kStreamedPieceMax || !CanStream())
+    return false;
   uint64_t all = reinterpret_cast<uintptr_t>(target_.data) | static_cast<uint64_t>(shape_.target_offset) |
                  static_cast<uint64_t>(shape_.fragment_bytes);
   for (int i = 0; i < shape_.axis_count; ++i) {

@@ -25,12 +25,14 @@ class CopyWalk {
   // Bytes a thread copies before it looks at the cancel flag again. As much as the kernel maps with one fault: filling
   // page tables ahead of a copy was measured and gains nothing on memory that is there already.
   static constexpr int64_t kQuantumBytes = 64 << 10;
-  // A walk of so many bytes, in pieces shorter than so many, is written past the cache.
+  // A walk of so many bytes or among them, in pieces shorter than so many, is written past the cache.
   static constexpr int64_t kStreamedBytesMin = 16 << 20;
   static constexpr int64_t kStreamedPieceMax = 4 << 10;
 
-  // `program` outlives this object and has been checked against these very sizes.
-  CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const CopySource& source, const CopyTarget& target);
+  // `program` outlives this object and has been checked against these very sizes. `among`: bytes of all that this walk
+  // is a part of and that is copied without a pause, where it is a part.
+  CopyWalk(const CopyProgram& program, const Rectangle& rectangle, const CopySource& source, const CopyTarget& target,
+           int64_t among = 0);
 
   int64_t bytes() const { return bytes_; }
   // Whole fragments, or a part of one that is larger; at most kQuantumBytes.
@@ -48,7 +50,7 @@ class CopyWalk {
     int64_t target;
   };
 
-  bool IsStreamed() const;
+  bool IsStreamed(int64_t among) const;
   void CopyBytes(int64_t begin, int64_t end) const;
   // Whole fragments along one axis.
   void CopyPieces(Place place, int64_t count, const WalkAxis& axis) const;

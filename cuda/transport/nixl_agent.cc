@@ -18,9 +18,10 @@ constexpr uint64_t kProgressDelayUs = 100'000;
 // How many pieces of at most 512 KiB UCX copies from a process of this machine before it looks at its sockets again; by
 // itself it looks after each, which costs a system call for every slice.
 constexpr const char* kEngineConfig = "CMA_TX_QUOTA=64";
-// And with GPU memory: to read through CUDA IPC also where no NVLink is, as between processes that share a GPU. By
-// itself UCX then sends every byte through host memory and sockets.
-constexpr const char* kGpuEngineConfig = "CMA_TX_QUOTA=64,CUDA_IPC_ENABLE_GET_ZCOPY=on";
+// With GPU memory: to read through CUDA IPC also where UCX finds no NVLink, as between processes that share a GPU; by
+// itself it sends such bytes through sockets. And nothing by process_vm_readv: what is queued there when a peer dies
+// under reads through CUDA IPC ends this process (`arbiter.c:36 Assertion ... ucs_arbiter_group_is_empty`, UCX 1.23).
+constexpr const char* kGpuEngineConfig = "CUDA_IPC_ENABLE_GET_ZCOPY=on,TLS=^cma";
 
 std::string KindText(const NixlRange& range) {
   return range.memory == kNixlVram ? "of GPU " + std::to_string(range.device) : "of host memory";

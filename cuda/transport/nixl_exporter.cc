@@ -174,15 +174,16 @@ std::shared_ptr<GpuChunkCopies::Copy> NixlExporter::Pack(size_t slot, const Copy
   const NixlRange target = staging_.data.Part(slot * staging_.slot_bytes, staging_.slot_bytes);
   if (copies_ != nullptr) {
     std::vector<PlanRegion> sources;
-    for (const NixlRange& each : regions_)
+    for (const NixlRange& each : regions_) {
       sources.push_back(PlanRegion{each.address, static_cast<int64_t>(each.bytes)});
+    }
     return copies_->Start(program, sources, {PlanRegion{target.address, static_cast<int64_t>(target.bytes)}});
   }
   const CopyTarget host{reinterpret_cast<uint8_t*>(target.address), target.bytes};
   for (const Rectangle& rectangle : program.rectangles) {
     const NixlRange& region = regions_[static_cast<size_t>(rectangle.source_region)];
     const CopySource source{reinterpret_cast<const uint8_t*>(region.address), region.bytes};
-    const CopyWalk walk(program, rectangle, source, host);
+    const CopyWalk walk(program, rectangle, source, host, CopyWalk::kStreamedBytesMin);
     walk.Copy(0, walk.bytes());
   }
   return nullptr;

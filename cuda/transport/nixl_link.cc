@@ -213,7 +213,7 @@ void NixlLink::MakeBuffers() {
 }
 
 std::shared_ptr<GpuChunkCopies::Copy> NixlLink::Scatter(const CopyProgram& unpack, const NixlRange& buffer,
-                                                        int64_t bytes) {
+                                                        int64_t bytes, int64_t among) {
   if (copies_ != nullptr) {
     std::vector<PlanRegion> targets;
     for (const NixlRange& each : targets_)
@@ -223,8 +223,8 @@ std::shared_ptr<GpuChunkCopies::Copy> NixlLink::Scatter(const CopyProgram& unpac
   const CopySource source{reinterpret_cast<const uint8_t*>(buffer.address), static_cast<size_t>(bytes)};
   for (const Rectangle& rectangle : unpack.rectangles) {
     const NixlRange& target = targets_[static_cast<size_t>(rectangle.target_region)];
-    const CopyWalk walk(unpack, rectangle, source,
-                        CopyTarget{reinterpret_cast<uint8_t*>(target.address), target.bytes});
+    const CopyTarget into{reinterpret_cast<uint8_t*>(target.address), target.bytes};
+    const CopyWalk walk(unpack, rectangle, source, into, among);
     walk.Copy(0, walk.bytes());
   }
   return nullptr;

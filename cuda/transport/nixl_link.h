@@ -95,8 +95,9 @@ class NixlLink {
   // Nothing when all are taken.
   std::optional<NixlRange> TakeBuffer();
   void ReturnBuffer(const NixlRange& buffer) { free_buffers_.push_back(buffer); }
-  // Scatters a chunk. Null when it is done; not null: once it is over.
-  std::shared_ptr<GpuChunkCopies::Copy> Scatter(const CopyProgram& unpack, const NixlRange& buffer, int64_t bytes);
+  // Scatters a chunk, one of `among` bytes. Null when it is done; not null: once it is over.
+  std::shared_ptr<GpuChunkCopies::Copy> Scatter(const CopyProgram& unpack, const NixlRange& buffer, int64_t bytes,
+                                                int64_t among);
   // The exporter's slot headers as they were read last; null before MakeBuffers.
   const SlotHeader* headers() const { return reinterpret_cast<const SlotHeader*>(memory_); }
   // For a chunk that the exporter packs. No two links of any process have one in common.

@@ -231,7 +231,7 @@ bool NixlPackedPull::ReadSlot(NixlLink& link, NixlHeaderWatch& watch, Job& job, 
         return moved;
       }
       job.pending.Drop();
-      job.scattering = link.Scatter(chunk.unpack, *job.buffer, chunk.bytes);
+      job.scattering = link.Scatter(chunk.unpack, *job.buffer, chunk.bytes, chunks_.bytes());
       if (job.scattering != nullptr) continue;
     }
     job.at += chunk.bytes;

@@ -77,6 +77,10 @@ TEST(WhatIsSmallLongOrOffItsLinesIsNotStreamed) {
   CopyProgram small = Slices(random, 128, 64);
   small.rectangles[0].table_count -= 1;
   CHECK(!streamed(small));
+  // Unless it is a part of more.
+  const CopyWalk part(small, small.rectangles[0], CopySource{source.data, kBytes}, CopyTarget{target.data, kBytes},
+                      CopyWalk::kStreamedBytesMin);
+  CHECK_EQUAL(part.streamed(), CanStream());
   CopyProgram blocks = Slices(random, 128, 64);
   blocks.tables[0].target_block += 32;
   CHECK(!streamed(blocks));

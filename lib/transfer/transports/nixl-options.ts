@@ -24,7 +24,7 @@ export interface NixlTransportOptions {
   readonly requestBytes?: number;
   /** `directBytesMin` for slices in GPU memory, which a kernel gathers and scatters. Default 1 MiB. */
   readonly gpuDirectBytesMin?: number;
-  /** `slotBytes` where slots lie in GPU memory: with a GPU region, on the GPU of the first. Default 8 MiB. */
+  /** `slotBytes` where slots lie in GPU memory: with a GPU region, on the GPU of the first. Default 16 MiB. */
   readonly gpuSlotBytes?: number;
   /** `requestBytes` for reads of GPU memory or into it. Default 32 MiB. */
   readonly gpuRequestBytes?: number;
@@ -53,7 +53,7 @@ const bounds = {
   slotBytes: { fallback: 2 << 20, min: 4096, max: 2 ** 30 },
   requestBytes: { fallback: 8 << 20, min: 4096, max: 2 ** 40 },
   gpuDirectBytesMin: { fallback: 1 << 20, min: 0, max: 2 ** 40 },
-  gpuSlotBytes: { fallback: 8 << 20, min: 4096, max: 2 ** 30 },
+  gpuSlotBytes: { fallback: 16 << 20, min: 4096, max: 2 ** 30 },
   gpuRequestBytes: { fallback: 32 << 20, min: 4096, max: 2 ** 40 },
   readThreads: { fallback: 2, min: 1, max: 64 },
   packPatienceMs: { fallback: 1_000, min: 1, max: 600_000 },
