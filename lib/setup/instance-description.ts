@@ -4,13 +4,15 @@
 import { protocolVersion, type InstanceCard } from '../compatibility.js';
 import type { RankGroup } from '../control/rank-group.js';
 import type { EngineContext } from '../engine-context.js';
-import { HandoffError } from '../errors.js';
+import { HandoffError, isHandoffError } from '../errors.js';
 import { deepFreeze, isRecord, type WireObject } from '../json.js';
 import { elementBytesOf } from '../memory/model-bytes.js';
 import type { CompiledOptions } from '../options.js';
 import { exportKvDescriptor, exportSsmDescriptors } from '../prefill/handoff-metadata.js';
 import { replicatedLayoutKey } from '../transfer/described-layout.js';
 import type { LogCarrier } from '../schedule-log.js';
+import { parseInstanceMeta } from '../transfer/peer-description.js';
+import { instanceFault } from '../transfer/peer-pairing.js';
 import type { Transport } from '../transfer/transport.js';
 import type { Role } from './check-context.js';
 
@@ -34,7 +36,8 @@ export interface InstanceDescription {
 /**
  * Collective over the group: every rank calls it once.
  *
- * @throws `INCOMPATIBLE` when the ranks are not one instance's (identity, or a TP × PP that does not fit the group)
+ * @throws `INCOMPATIBLE` when the ranks are not one instance's (identity, a TP × PP that does not fit the
+ *   group, layers or heads that none or two of them hold)
  */
 export async function describeRanks(
   context: EngineContext,
@@ -85,19 +88,34 @@ export async function describeRanks(
   // A stage without attention layers cannot know it by itself, and all must register the same.
   const kvOf = ({ kv }: RankDescriptors): WireObject =>
     (kv['geometry'] as readonly unknown[]).length > 0 ? kv : deepFreeze({ ...kv, element_size: elementBytes });
+  const instanceMeta = ordered.map((rank) => ({
+    ...kvOf(rank),
+    request_capacity: context.maxRequests,
+    ...(rank.ssm === null
+      ? {}
+      : { ssm: { ...rank.ssm }, ssm_slot_capacity: context.slots?.size ?? 0, ssm_handoff_max_slots: 1 }),
+  }));
+  requireWhole(instanceMeta);
   return {
     tpSize,
     ppSize,
     kv: ordered.map(kvOf),
     ssm: context.ssm === null ? null : ordered.map(({ ssm }) => ssm),
-    instanceMeta: ordered.map((rank) => ({
-      ...kvOf(rank),
-      request_capacity: context.maxRequests,
-      ...(rank.ssm === null
-        ? {}
-        : { ssm: { ...rank.ssm }, ssm_slot_capacity: context.slots?.size ?? 0, ssm_handoff_max_slots: 1 }),
-    })),
+    instanceMeta,
   };
+}
+
+/** What no peer would take is refused here: ranks that do not belong together, or leave out a part of the model. */
+function requireWhole(instanceMeta: readonly WireObject[]): void {
+  let fault: string | null = null;
+  try {
+    fault = instanceFault(parseInstanceMeta(instanceMeta, 'this instance'));
+  } catch (error) {
+    if (!isHandoffError(error)) throw error;
+    fault = error.message;
+  }
+  if (fault !== null)
+    throw new HandoffError('INCOMPATIBLE', `the ranks of this instance do not make one whole: ${fault}`);
 }
 
 function sharedOf(

@@ -63,7 +63,7 @@ const whole: Part = { index: 0, count: 1 };
 export function pushDuties(instance: readonly PeerRank[], globalRank: number): PushDuties {
   const standsFor = (groups: readonly (readonly number[])[]): boolean =>
     groups.some(([first]) => instance[first as number]?.kv.layout.globalRank === globalRank);
-  const ssm = instance.flatMap((rank) => (rank.ssm === null ? [] : [rank.ssm.layout]));
+  const ssm = ssmLayouts(instance);
   return {
     kv: standsFor(replicaGroups(instance.map((rank) => rank.kv.layout))),
     ssm: ssm.length === instance.length && standsFor(ssmReplicaGroups(ssm)),
@@ -78,8 +78,8 @@ export function pushDuties(instance: readonly PeerRank[], globalRank: number): P
 export function planPull(own: OwnState, ranks: readonly PeerRank[], balance: Balance): readonly (RankPlan | null)[] {
   return explained(ranks, [own], () => {
     const kvLayouts = ranks.map((rank) => rank.kv.layout);
-    const ssmLayouts = ranks.flatMap((rank) => (rank.ssm === null ? [] : [rank.ssm.layout]));
-    if (ssmLayouts.length !== (own.ssm === null ? 0 : ranks.length)) {
+    const ssm = ssmLayouts(ranks);
+    if (ssm.length !== (own.ssm === null ? 0 : ranks.length)) {
       throw new HandoffError('INCOMPATIBLE', 'expected SSM state on both sides or on neither');
     }
     for (const { kv, ssm } of ranks) {
@@ -87,11 +87,11 @@ export function planPull(own: OwnState, ranks: readonly PeerRank[], balance: Bal
       if (ssm !== null && own.ssm !== null) requireSameSsm(ssm.layout, own.ssm.layout);
     }
     requireCover('attention', kvCoverFault(kvLayouts, own.kv.layout));
-    if (own.ssm !== null) requireCover('SSM', ssmCoverFault(ssmLayouts, own.ssm.layout));
+    if (own.ssm !== null) requireCover('SSM', ssmCoverFault(ssm, own.ssm.layout));
     const seed = own.kv.layout.globalRank;
     const kvParts = parts(replicaGroups(kvLayouts), balance, seed);
     // One slot has no rows to share out, so replicas of SSM state take turns by target rank.
-    const ssmReaders = parts(ssmReplicaGroups(ssmLayouts), balance, seed);
+    const ssmReaders = parts(ssmReplicaGroups(ssm), balance, seed);
     const plans = ranks.map((rank, index) => {
       const kvPart = kvParts.get(index);
       const ssmPart = ssmReaders.get(index);
@@ -103,24 +103,42 @@ export function planPull(own: OwnState, ranks: readonly PeerRank[], balance: Bal
 }
 
 /**
- * Whether the target's ranks together want all of the model: one that is missing, or told to be another, would leave a
- * part of the state behind without anybody noticing.
+ * What is wrong with ranks that should be one whole instance, in words, or null: together they hold each layer and head
+ * once, but for replicas.
+ *
+ * @param ssmLayers - SSM layers of the whole model, if there may be more than the ranks tell of
+ */
+export function instanceFault(ranks: readonly PeerRank[], ssmLayers = 0): string | null {
+  const [first] = ranks;
+  if (first === undefined) return null;
+  const one = { tpSize: 1, tpRank: 0, layerStart: 0 };
+  const layouts = ranks.map(({ kv }) => kv.layout);
+  const fault = kvCoverFault(layouts, { ...first.kv.layout, ...one, layerEnd: first.kv.layout.numLayersGlobal });
+  if (fault !== null) return `attention state: ${fault}`;
+  const ssm = ssmLayouts(ranks);
+  if (ssm[0] === undefined) return null;
+  const numLayers = Math.max(ssmLayers, ...ssm.map((layout) => ownedSsmLayers(layout).to));
+  const ssmFault = ssmCoverFault(ssm, { ...ssm[0], ...one, numLayers });
+  return ssmFault === null ? null : `SSM state: ${ssmFault}`;
+}
+
+function ssmLayouts(ranks: readonly PeerRank[]): readonly SsmLayout[] {
+  return ranks.flatMap(({ ssm }) => (ssm === null ? [] : [ssm.layout]));
+}
+
+/**
+ * The target's ranks together want all of the model: one that is missing, or told to be another, would leave a part of
+ * the state behind without anybody noticing.
  *
  * @throws `INCOMPATIBLE`
  */
 export function requireWholeTarget(sources: readonly PeerRank[], targets: readonly PeerRank[]): void {
   explained(sources, targets, () => {
-    const [first] = targets;
-    if (first === undefined) return;
-    const one = { tpSize: 1, tpRank: 0, layerStart: 0 };
-    const kv = targets.map((rank) => rank.kv.layout);
-    requireCover("the target's attention", kvCoverFault(kv, { ...kv[0]!, ...one, layerEnd: kv[0]!.numLayersGlobal }));
-    const layoutsOf = (ranks: readonly PeerRank[]): readonly SsmLayout[] =>
-      ranks.flatMap(({ ssm }) => (ssm === null ? [] : [ssm.layout]));
-    const ssm = layoutsOf(targets);
-    if (ssm[0] === undefined) return;
-    const numLayers = Math.max(...[...ssm, ...layoutsOf(sources)].map((layout) => ownedSsmLayers(layout).to));
-    requireCover("the target's SSM", ssmCoverFault(ssm, { ...ssm[0], ...one, numLayers }));
+    const fault = instanceFault(
+      targets,
+      Math.max(0, ...ssmLayouts(sources).map((layout) => ownedSsmLayers(layout).to)),
+    );
+    if (fault !== null) throw new HandoffError('INCOMPATIBLE', `the target's ${fault}`);
   });
 }
 

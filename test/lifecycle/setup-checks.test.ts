@@ -1,13 +1,12 @@
-/** Engines, ranks and batches that contradict themselves are refused before anything is built on them, by name. */
+/** Engines and batches that contradict themselves are refused before anything is built on them, by name. */
 import { InProcessRankGroup } from '../../lib/control/in-process-rank-group.js';
 import type { EngineContext, PrefillContext } from '../../lib/engine-context.js';
 import type { BufferGeometry } from '../../lib/memory/axes-geometry.js';
-import type { StateHandoffOptions } from '../../lib/options.js';
 import { StateHandoff } from '../../lib/state-handoff.js';
 import { ScriptedNetwork } from '../../lib/testing/scripted-network.js';
 import { ScriptedTransport } from '../../lib/testing/scripted-transport.js';
 import { TestEngine, type TestEngineOptions } from '../../lib/testing/test-engine.js';
-import { rankPositions, smallShape } from '../../lib/testing/test-memory.js';
+import { smallShape } from '../../lib/testing/test-memory.js';
 import { createWorld, hybridShape, poolState, promptOf } from '../support/lifecycle-fixture.js';
 
 const network = new ScriptedNetwork();
@@ -265,51 +264,6 @@ describe('an engine whose memory contradicts its layout', () => {
     ).rejects.toMatchObject({
       code: expect.stringMatching(/^(OPTION|ARGUMENT)_INVALID$/),
     });
-  });
-});
-
-describe('ranks that contradict each other', () => {
-  const identity: StateHandoffOptions = { instance: 'one', incarnation: '1', clock: network.clock };
-
-  async function setUp(
-    second: Partial<TestEngineOptions>,
-    options: StateHandoffOptions = {},
-    setup: { carrier?: 'host' | 'group'; role?: 'prefill' | 'decode' } = {},
-  ): Promise<PromiseSettledResult<void>[]> {
-    const groups = InProcessRankGroup.create(2);
-    const positions = rankPositions(2, 1);
-    const { role = 'decode', carrier = 'group' } = setup;
-    const first = new StateHandoff(engineOf({ position: positions[0]! }), identity);
-    const other = new StateHandoff(engineOf({ position: positions[1]!, ...second }), { ...identity, ...options });
-    return Promise.allSettled([
-      first.setupKvTransfer('decode', new ScriptedTransport(network), { group: groups[0]! }),
-      other.setupKvTransfer(role, new ScriptedTransport(network), { group: groups[1]!, carrier }),
-    ]);
-  }
-
-  test('agreeing ranks set up', async () => {
-    expect((await setUp({})).map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled']);
-  });
-
-  test.each<[string, Parameters<typeof setUp>, string]>([
-    ['model', [{ model: 'other' }], 'engine.model'],
-    ['pool size', [{ poolSize: 40 }], 'engine.blocks.poolSize'],
-    ['batch size', [{ maxRequests: 9 }], 'engine.maxRequests'],
-    ['sequence length', [{ maxSequenceLength: 80 }], 'engine.maxSequenceLength'],
-    ['proposals', [{ numSpeculativeTokens: 2 }], 'engine.numSpeculativeTokens'],
-    ['epoch', [{}, { epoch: 3 }], 'options.epoch'],
-    ['limits', [{}, { limits: { maxDeferred: 1 } }], 'options.limits'],
-    ['incarnation', [{}, { incarnation: '2' }], 'options.incarnation'],
-    ['carrier', [{}, {}, { carrier: 'host' }], 'carrier'],
-    ['role', [{}, {}, { role: 'prefill' }], 'role'],
-    ['place', [{ position: rankPositions(2, 1)[0]! }], 'engine.kv.layout'],
-  ])('in their %s', async (_name, args, field) => {
-    for (const result of await setUp(...args)) {
-      expect(result).toMatchObject({
-        status: 'rejected',
-        reason: { code: 'INCOMPATIBLE', message: expect.stringContaining(`${field}:`) },
-      });
-    }
   });
 });
 
