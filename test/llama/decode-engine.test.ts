@@ -5,18 +5,11 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { decodeTicket, encodeTicket, StateHandoff } from 'state-handoff';
-import { LlamaDecodeEngine } from '../../examples/llama/decode-engine.js';
-import { engineOptions } from '../../examples/llama/engine-setting.js';
-import { LlamaPrefillEngine } from '../../examples/llama/prefill-engine.js';
+import { LlamaEngines } from '../support/llama-engines.js';
 import { assetsOf, settingOf } from '../support/llama-pair.js';
 import { tinyVocabulary, writeTinyModel } from '../support/tiny-gguf.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'state-handoff-decode-'));
-const closing: (() => Promise<void>)[] = [];
-afterEach(async () => {
-  for (const close of closing.splice(0)) await close();
-});
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 const usable = 8;
@@ -28,31 +21,13 @@ const promptOf = (step: number): Int32Array =>
 async function pairOfEngines() {
   const file = join(folder, 'tiny.gguf');
   writeTinyModel(file, { headDim: 16, kvHeads: [2, 2] });
-  const options = engineOptions(await settingOf({ ...(await assetsOf(file)), blocks: usable + 1, lanes: 1 }));
-  const prefill = new LlamaPrefillEngine(options);
-  const decode = new LlamaDecodeEngine({
-    ...options,
-    loadBlocksMax: 1,
-    onToken: () => undefined,
-    onOperation: null,
-  });
-  const [source, target] = [new StateHandoff(prefill), new StateHandoff(decode)];
-  prefill.attachHandoff(source);
-  decode.attachHandoff(target);
-  await source.setupKvTransfer('prefill', 'host');
-  await target.setupKvTransfer('decode', 'host');
-  target.on('kvReadDone', (notice) => source.releaseHandoffBlocks(notice.source!));
-  closing.push(async () => {
-    await source.close();
-    await target.close();
-    prefill.close();
-    decode.close();
-  });
+  const setting = await settingOf({ ...(await assetsOf(file)), blocks: usable + 1, lanes: 1 });
+  const engines = await LlamaEngines.open(setting, setting, 1);
+  const { decode, target } = engines;
   /** Resolves when the request is admitted; what becomes of it is in `result`. */
   const handOver = async (id: string, prompt: Int32Array): Promise<{ result: Promise<readonly number[] | string> }> => {
-    const { ticket } = await prefill.prefill(id, prompt);
-    const { kvMeta, blockIds } = decodeTicket(encodeTicket(ticket));
-    const result = target.addRequestWithKvHandoff(id, prompt, { num_tokens_to_generate: limit }, kvMeta, blockIds).then(
+    const added = await engines.handOver(id, prompt, limit);
+    const result = added.result.then(
       ({ generatedTokens }) => generatedTokens,
       (error: unknown) => (error as Error).message,
     );

@@ -2,11 +2,9 @@
 import { copyFileSync, mkdtempSync, openSync, readSync, rmSync, statSync, writeSync, closeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { decodeTicket, encodeTicket, isHandoffError, StateHandoff } from 'state-handoff';
-import { LlamaDecodeEngine } from '../../examples/llama/decode-engine.js';
-import { engineOptions } from '../../examples/llama/engine-setting.js';
+import { isHandoffError } from 'state-handoff';
 import type { EngineSetting } from '../../examples/llama/messages.js';
-import { LlamaPrefillEngine } from '../../examples/llama/prefill-engine.js';
+import { LlamaEngines } from '../support/llama-engines.js';
 import { assetsOf, loadedModel, openPair, promptOf, settingOf } from '../support/llama-pair.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'state-handoff-llama-'));
@@ -47,25 +45,14 @@ test.each([
   ['dtype', { dtype: 'bfloat16' }],
 ] as const)('decode refuses a ticket of another %s by itself, and nothing moves', async (field, changes) => {
   const llama = await loadedModel();
-  const prefill = new LlamaPrefillEngine(engineOptions(await settingOf({ blocks: 9 })));
-  const decode = new LlamaDecodeEngine({
-    ...engineOptions(await settingOf({ blocks: 9, ...changes })),
-    loadBlocksMax: 4,
-    onToken: () => undefined,
-    onOperation: null,
-  });
-  const [source, target] = [new StateHandoff(prefill), new StateHandoff(decode)];
-  prefill.attachHandoff(source);
-  decode.attachHandoff(target);
-  await source.setupKvTransfer('prefill', 'host');
-  await target.setupKvTransfer('decode', 'host');
-  target.on('kvReadDone', (notice) => source.releaseHandoffBlocks(notice.source!));
-  const prompt = promptOf(llama, 20);
-  const { ticket } = await prefill.prefill('r', prompt);
-  const { kvMeta, blockIds } = decodeTicket(encodeTicket(ticket));
-  const refusal = await target
-    .addRequestWithKvHandoff('r', prompt, { num_tokens_to_generate: 4 }, kvMeta, blockIds)
-    .catch((error: unknown) => error);
+  const engines = await LlamaEngines.open(
+    await settingOf({ blocks: 9 }),
+    await settingOf({ blocks: 9, ...changes }),
+    4,
+  );
+  const { decode, source, target } = engines;
+  const { result } = await engines.handOver('r', promptOf(llama, 20), 4);
+  const refusal = await result.catch((error: unknown) => error);
   expect(isHandoffError(refusal) && [refusal.code, refusal.message]).toEqual([
     'INCOMPATIBLE',
     expect.stringMatching(new RegExp(`^kvMeta\\.handoff\\.${field}: expected .*, this engine's, got `)),
@@ -73,11 +60,4 @@ test.each([
   expect(target.pendingKvImportCount).toBe(0);
   expect(decode.blocks.freeCount).toBe(8);
   expect(source.inspect().pins).toEqual([]);
-  for (const [engine, handoff] of [
-    [prefill, source],
-    [decode, target],
-  ] as const) {
-    await handoff.close();
-    engine.close();
-  }
 });
