@@ -18,7 +18,7 @@ import { settleOptions, type CoordinatorOptions, type SettledOptions } from './c
 import { snapshotOf, statusMap } from './coordinator-snapshot.js';
 import { EngineDesk } from './engine-desk.js';
 import { EngineRegistry } from './engine-registry.js';
-import { hasSsm } from './handoff-body.js';
+import { readSsm } from './handoff-body.js';
 import { HeldPins } from './held-pins.js';
 import type { CoordinatorCore, CoordinatorSnapshot, Effect, PeerId } from './interface.js';
 import { OwnershipDesk } from './ownership-desk.js';
@@ -235,18 +235,19 @@ export class Coordinator implements CoordinatorCore {
     const { requestId } = message;
     // The same id once more is the same request once more; a second answer would be one too many.
     if (client.requests.has(requestId) || client.hasEnded(requestId)) return 'the request was submitted before';
-    const refusal = this.#refusal(client, message);
+    const isPlain = message.header === 'SUBMIT_REQUEST';
+    const ssm = isPlain || !this.#options.isDisaggregated ? false : readSsm(message.kvMeta);
+    const refusal = this.#refusal(client, message) ?? (typeof ssm === 'string' ? ssm : null);
     if (refusal !== null) {
       this.#counters.refused++;
       client.end(requestId);
       this.#outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason: refusal, sourceSafe: true });
       return null;
     }
-    const isPlain = message.header === 'SUBMIT_REQUEST';
     const hashes = (isPlain ? message.blockHashes : null) ?? this.#hashesOf(message);
     const state = isPlain ? (this.#options.isDisaggregated ? 'waitingPrefill' : 'running') : 'reading';
     const request = new RequestRecord(this.#nextId++, client, requestId, message, hashes, state);
-    if (!isPlain && this.#options.isDisaggregated && hasSsm(message.kvMeta)) request.slots = 1;
+    if (ssm === true) request.slots = 1;
     this.#flow.add(request);
     this.#flow.place(request);
     return null;

@@ -39,10 +39,15 @@ export function readHandoff(body: Opaque, prefill: EngineRecord): HandoffParts |
   }
 }
 
-/** Whether a handoff that a client brings moves SSM state. */
-export function hasSsm(kvMeta: Opaque): boolean {
-  const ssm = mapParts(kvMeta)?.get('ssm');
-  return ssm !== undefined && isTrue(ssm);
+/** Whether a handoff that a client brings moves SSM state, or why it is none that can be used. */
+export function readSsm(kvMeta: Opaque): boolean | string {
+  try {
+    const ssm = mapParts(kvMeta)?.get('ssm');
+    return ssm !== undefined && isTrue(ssm);
+  } catch (error) {
+    if (!isHandoffError(error)) throw error;
+    return `the handoff metadata is invalid: ${error.message}`;
+  }
 }
 
 function partsOf(value: Opaque | undefined): ReadonlyMap<string, Opaque> | null {

@@ -141,7 +141,10 @@ function stateSignature(hybrid: readonly WireMap[], kind: string): unknown {
       throw incompatible(`ssm.${kind} has no ssm_layout with dims`);
     const sorted = [...(dims as WireMap)].sort(([a], [b]) => (a < b ? -1 : 1));
     if (sorted.some(([, size]) => typeof size !== 'number')) throw incompatible(`ssm.${kind} dims must be integers`);
-    shapes.add(JSON.stringify([(state as WireMap).get('element_size') ?? null, sorted]));
+    const elementSize = (state as WireMap).get('element_size') ?? null;
+    if (elementSize !== null && typeof elementSize !== 'number')
+      throw incompatible(`ssm.${kind} element_size must be an integer`);
+    shapes.add(JSON.stringify([elementSize, sorted]));
     const [start, layers] = ['layer_start', 'num_layers'].map((key) => (layout as WireMap).get(key));
     if (typeof start !== 'number' || typeof layers !== 'number' || (ranges.get(start) ?? layers) !== layers)
       throw incompatible(`ssm.${kind} layer ranges must be integers, one length for each start`);
