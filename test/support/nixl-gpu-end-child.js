@@ -28,10 +28,11 @@ function hostRegion(bytes) {
 const fill = (seed) =>
   end.regions.forEach((region, index) => region.write(0, contentOf(region.byteLength, seed, index)));
 
-/** `device`: null for host memory. */
-async function open({ bytes, seed, device, regions: count = 1, options = {} }) {
-  const make = () => (device === null ? hostRegion(bytes) : allocateCudaRegion({ bytes, device }));
-  const regions = Array.from({ length: count }, make);
+/** `devices`: of each region; null for host memory. */
+async function open({ bytes, seed, devices, options = {} }) {
+  const regions = devices.map((device) =>
+    device === null ? hostRegion(bytes) : allocateCudaRegion({ bytes, device }),
+  );
   const transport = new NixlTransport(options);
   end = { regions, transport, peers: new Map() };
   if (seed !== null) fill(seed);

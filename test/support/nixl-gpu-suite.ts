@@ -53,18 +53,18 @@ export function nixlGpuSuite({ env = {}, bytes, gpus, runs }: NixlGpuSetting): v
     return { rectangles: [slice], tables: blocks.tables };
   };
 
-  /** A process with regions on a GPU, or in host memory where `device` is null. */
+  /** A process with regions on GPUs, or in host memory where a device is null. */
   async function open(
-    values: { seed: number | null; device: number | null; bytes?: number; regions?: number },
+    values: { seed: number | null; devices: readonly (number | null)[]; bytes?: number },
     options: NixlTransportOptions = {},
   ): Promise<{ child: Child; grant: JsonObject }> {
     const child = startChild('nixl-gpu-end', [], env);
     return { child, grant: await child.ask<JsonObject>('open', { bytes, ...values, options }) };
   }
   const exporter = (seed: number, options?: NixlTransportOptions): Promise<{ child: Child; grant: JsonObject }> =>
-    open({ seed, device: gpus.source }, options);
+    open({ seed, devices: [gpus.source] }, options);
   const importer = async (options: NixlTransportOptions = {}): Promise<Child> =>
-    (await open({ seed: null, device: gpus.target }, { exports: false, ...options })).child;
+    (await open({ seed: null, devices: [gpus.target] }, { exports: false, ...options })).child;
 
   const right = { status: 'done', error: null, wrong: 0 };
   const pull = (child: Child, grant: JsonObject, program: CopyProgram, seed: number): Promise<Pulled> =>
@@ -93,8 +93,8 @@ export function nixlGpuSuite({ env = {}, bytes, gpus, runs }: NixlGpuSetting): v
     ['host memory is read into GPU memory', null, gpus.target],
     ['GPU memory is read into host memory', gpus.source, null],
   ])('%s', async (_, from, to) => {
-    const { child, grant } = await open({ seed: 6, device: from });
-    const { child: reader } = await open({ seed: null, device: to }, { exports: false, packPatienceMs: 60_000 });
+    const { child, grant } = await open({ seed: 6, devices: [from] });
+    const { child: reader } = await open({ seed: null, devices: [to] }, { exports: false, packPatienceMs: 60_000 });
     for (const program of [blocks, sliced(2048)]) expect(await pull(reader, grant, program, 6)).toMatchObject(right);
     expect(await reader.ask('counters')).toMatchObject({ packRefusals: 0 });
     await closed(reader, child);
@@ -173,12 +173,15 @@ export function nixlGpuSuite({ env = {}, bytes, gpus, runs }: NixlGpuSetting): v
   ])('random programs, %s: packed or not, every byte is what a plain copy makes of it', async (_, programs) => {
     const size = 64 << 10;
     const regions = 4;
-    const ends = { bytes: size, regions };
-    const { child, grant } = await open({ ...ends, seed: 13, device: gpus.source }, { slots: 2, gpuSlotBytes: 4096 });
+    const on = (device: number): { bytes: number; devices: number[] } => ({
+      bytes: size,
+      devices: Array<number>(regions).fill(device),
+    });
+    const { child, grant } = await open({ ...on(gpus.source), seed: 13 }, { slots: 2, gpuSlotBytes: 4096 });
     // Packs whatever there is, and nothing.
     const options = [{ packedBytesMin: 0, packPatienceMs: 60_000 }, { gpuDirectBytesMin: 0 }];
     const readers = await Promise.all(
-      options.map((each) => open({ ...ends, seed: null, device: gpus.target }, { exports: false, ...each })),
+      options.map((each) => open({ ...on(gpus.target), seed: null }, { exports: false, ...each })),
     );
     const sizes = Array<number>(regions).fill(size);
     let ran = 0;

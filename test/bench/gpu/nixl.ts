@@ -54,7 +54,7 @@ function exporterOf(name: string, device: number): { grant: Promise<JsonObject>;
     );
     child.once('exit', () => reject(new Error(`${name} ended`)));
   });
-  child.send({ id: 1, command: 'open', bytes: 2 * GiB, seed: null, device });
+  child.send({ id: 1, command: 'open', bytes: 2 * GiB, seed: null, device, devices: [device] });
   return { grant, kill: () => void child.kill() };
 }
 
