@@ -623,6 +623,10 @@ test.each([
   [{ instance: '' }, 'instance: expected a name, got ""'],
   [{ firstRequestId: -1 }, 'firstRequestId: expected an integer of at least 0, got -1'],
   [{ pushTransports: ['nccl', ''] }, 'pushTransports: expected a list of names, got an array of 2'],
+  [
+    { engines: ['prefill_s0_dp0'] as never },
+    'engines: expected what expectedEngines gives, or null, got an array of 1',
+  ],
   [{ engineRequestsMax: 0 }, 'engineRequestsMax: expected an integer of at least 1, got 0'],
   [{ limits: { queueMs: -1 } }, 'limits.queueMs: expected milliseconds, got -1'],
   [{ limits: { clientsMax: 0 } }, 'limits.clientsMax: expected at least 1, got 0'],

@@ -74,7 +74,7 @@ const engineRequestsDefault = 256;
 /** @throws `OPTION_INVALID` naming the option */
 export function settleOptions(options: CoordinatorOptions): SettledOptions {
   const { instance, firstRequestId = 0, engineRequestsMax = engineRequestsDefault, behaviour = 'gen-c' } = options;
-  const { pushTransports = ['nccl'] } = options;
+  const { pushTransports = ['nccl'], engines = null } = options;
   const fail = (path: string, expected: string, got: unknown): never => {
     throw argumentError(path, expected, got, 'OPTION_INVALID');
   };
@@ -85,6 +85,8 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
     fail('engineRequestsMax', 'an integer of at least 1', engineRequestsMax);
   const areNames = Array.isArray(pushTransports) && pushTransports.every((name) => typeof name === 'string' && name);
   if (!areNames) fail('pushTransports', 'a list of names', pushTransports);
+  const areEngines = Array.isArray(engines) && engines.every((engine) => typeof engine?.identity === 'string');
+  if (engines !== null && !areEngines) fail('engines', 'what expectedEngines gives, or null', engines);
   const limits = { ...coordinatorLimitsDefault, ...options.limits };
   for (const [name, limit] of Object.entries(limits) as [keyof CoordinatorLimits, number | null][]) {
     const isTime = name.endsWith('Ms');
@@ -97,7 +99,7 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
     behaviour,
     policy: options.policy ?? 'load_balanced',
     pushTransports,
-    engines: options.engines ?? null,
+    engines,
     oneTransport: options.oneTransport ?? behaviour === 'gen-b',
     engineRequestsMax,
     firstRequestId,
