@@ -1,12 +1,15 @@
 /** What the coordinator's core must refuse or ignore, each by the case that nothing else would notice. */
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { settleOptions } from '../../lib/control/coordinator/coordinator-options.js';
 import { EngineRecord } from '../../lib/control/coordinator/engine-record.js';
+import type { Effect } from '../../lib/control/coordinator/interface.js';
 import { Placement } from '../../lib/control/coordinator/placement.js';
 import { readRegistration } from '../../lib/control/coordinator/registration.js';
 import { Remembered } from '../../lib/control/coordinator/remembered.js';
-import type { HeldHandoff } from '../../lib/control/protocol/messages.js';
+import type { HeldHandoff, SubmitRequest } from '../../lib/control/protocol/messages.js';
 import { EngineChooser } from '../../lib/control/routing/engine-chooser.js';
-import { CoordinatorDesk, wire } from '../support/coordinator-desk.js';
+import { CoordinatorDesk, prompt, submitMessage, submitWithKv, wire, words } from '../support/coordinator-desk.js';
 
 function open(options: ConstructorParameters<typeof CoordinatorDesk>[0] = {}): CoordinatorDesk {
   const desk = new CoordinatorDesk(options);
@@ -172,4 +175,61 @@ test('what peers have named is remembered up to a bound, the latest of it', () =
   expect([0, 1, 65_535].map((value) => remembered.has(value))).toEqual([true, true, true]);
   remembered.add(65_536);
   expect([0, 1, 2, 65_536].map((value) => remembered.has(value))).toEqual([true, false, true, true]);
+});
+
+describe('a request that was sent on for the last time', () => {
+  test('leaves its prompt with its engine; one that never got it brings it back for the next', () => {
+    const desk = open({ isDisaggregated: false });
+    desk.say('e1', { header: 'REGISTER' });
+    desk.say('e2', { header: 'REGISTER' });
+    const asked = { ...(submitMessage(1, { temperature: 3 }) as SubmitRequest), offloadParams: prompt, media: prompt };
+    const sends = (effects: readonly Effect[]) => effects.flatMap((effect) => (effect.kind === 'send' ? [effect] : []));
+    const [first] = sends(desk.hear('c1', asked));
+    expect(first).toMatchObject({ peer: 'e1', message: { ...asked, requestId: 0, blockHashes: null } });
+    const again = sends(desk.core.undelivered(desk.now++, 'e1', first!.message));
+    expect(again).toEqual([{ ...first, peer: 'e2' }]);
+    expect(sends(desk.core.undelivered(desk.now++, 'e2', again[0]!.message))).toMatchObject([
+      { peer: 'c1', message: { header: 'REQUEST_ERROR', requestId: 1, sourceSafe: true } },
+    ]);
+  });
+
+  test('so does a handoff that a client brings', () => {
+    const desk = open();
+    desk.engine('d1');
+    desk.engine('d2');
+    const [first] = desk.hear('c1', submitWithKv(1)).flatMap((effect) => (effect.kind === 'send' ? [effect] : []));
+    expect(first!.peer).toBe('d1');
+    const again = desk.core.undelivered(desk.now++, 'd1', first!.message);
+    expect(again.filter(({ kind }) => kind === 'send')).toEqual([{ ...first, peer: 'd2' }]);
+  });
+
+  test('while it runs the coordinator does not keep its prompt', async () => {
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as () => void;
+    const desk = open({ isDisaggregated: false });
+    desk.say('e1', { header: 'REGISTER' });
+    const prompts = [1, 2, 3].map((id) => {
+      const own = new Uint8Array(prompt);
+      desk.hear('c1', { ...(submitMessage(id) as SubmitRequest), prompt: own });
+      return new WeakRef(own);
+    });
+    await new Promise((resolve) => setImmediate(resolve));
+    collect();
+    expect(prompts.filter((reference) => reference.deref() !== undefined)).toEqual([]);
+    expect(desk.core.snapshot(0).requests.decode).toBe(3);
+  });
+});
+
+test('a deadline ends a stay and no other: neither one that is over nor one without', () => {
+  const desk = open({ limits: { prefillMs: 100, decodeMs: null } });
+  desk.engine('p1');
+  desk.engine('d1');
+  desk.submit('c1', 1);
+  desk.submit('c1', 2);
+  desk.prefilled('p1', 0);
+  expect(words(desk.core.tick(90))).toEqual([]);
+  // The first has gone on to decode, where nothing ends its stay.
+  expect(words(desk.core.tick(1000))).toEqual(['c1 REQUEST_ERROR 2 safe', 'p1 ABORT_REQUEST 1', 'p1 RELEASE_KV 1']);
+  expect(words(desk.core.tick(100_000))).toEqual([]);
+  expect(desk.core.snapshot(0).requests).toMatchObject({ prefill: 0, decode: 1 });
 });

@@ -103,6 +103,7 @@ test('nothing goes out before it is asked for, and closing does what is left', a
   await new Promise((resolve) => setImmediate(resolve));
   expect(scene.sent).toEqual([]);
   await scene.deliveries.close();
+  expect(scene.sent).toEqual(['e1 1']);
   scene.deliveries.perform([release('e1', 2)]);
   await scene.deliveries.flush();
   expect(scene.sent).toEqual(['e1 1']);

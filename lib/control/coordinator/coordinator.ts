@@ -85,7 +85,7 @@ export class Coordinator implements CoordinatorCore {
 
   tick(nowMs: number): readonly Effect[] {
     this.#flow.nowMs = nowMs;
-    for (const request of this.#flow.requests.values()) {
+    for (const request of this.#flow.timed.values()) {
       if (nowMs >= request.deadlineAt)
         this.#flow.raise(request, 'expire', { reason: `its time as ${request.state} is over` });
     }
@@ -104,6 +104,7 @@ export class Coordinator implements CoordinatorCore {
     this.#flow.nowMs = nowMs;
     const isSubmit = message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV';
     const request = isSubmit ? this.#flow.requests.get(message.requestId) : undefined;
+    if (isSubmit && (request?.state === 'running' || request?.state === 'reading')) request.submitted ??= message;
     const engine = this.#placement.engines.get(peer);
     if (engine !== undefined) this.#registry.remove(engine, 'there is no route to it', request?.id ?? null);
     else if (request !== undefined && (request.decode ?? request.prefill)?.peer === peer)

@@ -29,6 +29,8 @@ export type RequestCounter = 'submitted' | 'completed' | 'failed' | 'aborted' | 
 
 export class RequestFlow {
   readonly requests = new IdTable<RequestRecord>();
+  /** Those of them that have a deadline. */
+  readonly timed = new IdTable<RequestRecord>();
   readonly counters: Record<RequestCounter, number> = {
     submitted: 0,
     completed: 0,
@@ -118,7 +120,13 @@ export class RequestFlow {
     request.state = state;
     const limit = limitOf[state];
     const ms = limit === null ? null : this.options.limits[limit];
-    request.deadlineAt = ms === null ? Infinity : this.nowMs + ms;
+    if (ms !== null) {
+      request.deadlineAt = this.nowMs + ms;
+      this.timed.set(request.id, request);
+    } else if (request.deadlineAt !== Infinity) {
+      request.deadlineAt = Infinity;
+      this.timed.delete(request.id);
+    }
   }
 
   #carryOut(request: RequestRecord, effect: RequestEffect, content: EventContent): void {
@@ -224,6 +232,8 @@ export class RequestFlow {
       engine.peer,
       submitted.header === 'SUBMIT_REQUEST' ? plainSubmit(request) : { ...submitted, requestId: request.id },
     );
+    // Prompts are large. One that its engine never got comes back with the word of that.
+    request.submitted = null;
     this.#record(request, engine);
   }
 
