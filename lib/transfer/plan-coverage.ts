@@ -112,8 +112,17 @@ export function requireSameContents(source: readonly BufferGeometry[], target: r
   });
 }
 
+/** Ranks describe their buffers once, and are paired with many. */
+const knownContents = new WeakMap<readonly BufferGeometry[], string>();
+
 /** `kv (planes 0 and 1), scale (plane 0)` */
 function contentsInWords(buffers: readonly BufferGeometry[]): string {
+  const known = knownContents.get(buffers) ?? describeContents(buffers);
+  knownContents.set(buffers, known);
+  return known;
+}
+
+function describeContents(buffers: readonly BufferGeometry[]): string {
   const planesOf = new Map<string, Set<number>>();
   for (const buffer of buffers) {
     const { content = defaultContent, planeStart = 0 } = buffer;

@@ -9,6 +9,7 @@ import { axisSize, defaultContent, type BufferGeometry } from '../memory/axes-ge
 import { intersection, rangeSize, relativeTo, type IndexRange } from '../memory/index-range.js';
 import { ownedHeads, ownedLayers, type KvLayout } from '../memory/kv-layout.js';
 import { coverFault, type HeldCells } from './plan-coverage.js';
+import { RepeatedPairs, type HeldPart } from './plan-repeats.js';
 import { greatestDivisor } from './program-table.js';
 import { rectangleBetween, type AxisRange, type RectangleOptions, type RectangleTemplate } from './rectangle.js';
 
@@ -100,12 +101,16 @@ export function planKv(source: KvEndpoint, target: KvEndpoint): readonly Rectang
   if (transfer === null) return [];
   const tokens = { source: blockTokens(source.buffers), target: blockTokens(target.buffers) };
   const rectangles: RectangleTemplate[] = [];
+  const repeats = new RepeatedPairs();
   const sources = source.buffers.map((_, index) => heldPart(source, index));
   for (const targetIndex of target.buffers.keys()) {
     const to = heldPart(target, targetIndex);
     for (const from of sources) {
       if (areApart(from.layers, to.layers) || areApart(from.planes, to.planes) || from.content !== to.content) continue;
-      rectangles.push(rectangleOf(transfer, from, to, tokens));
+      const like = repeats.find(from, to);
+      const rectangle = like ?? rectangleOf(transfer, from, to, tokens);
+      if (like === null) repeats.keep(from, to, rectangle);
+      rectangles.push(rectangle);
     }
   }
   return rectangles;
@@ -116,14 +121,6 @@ function areApart(a: IndexRange, b: IndexRange): boolean {
 }
 
 /** Which layers and planes one buffer holds. */
-interface HeldPart {
-  readonly buffer: BufferGeometry;
-  readonly layout: KvLayout;
-  readonly content: string;
-  readonly layers: IndexRange;
-  readonly planes: IndexRange;
-}
-
 function heldPart({ buffers, layout, layerStarts }: KvEndpoint, index: number): HeldPart {
   const buffer = buffers[index] as BufferGeometry;
   const range = (from: number, count: number): IndexRange => ({ from, to: from + count });
