@@ -69,7 +69,7 @@ describeOptional('nixl', nixlMissing(), 'the NIXL transport over memory of GPUs'
           bytes,
           seed: null,
           devices: [0, 0],
-          options: { exports: false, packPatienceMs: 50 },
+          options: { exports: false, packPatienceMs: 1000 },
         });
         const lie = { ...grant, regions: [first, { ...second, kind: 'cuda', device: 0 }] };
         await reader.ask('pull', { grant: lie, ...from(1, 4), fragments: null });
