@@ -4,9 +4,12 @@ import { runInNewContext } from 'node:vm';
 import { settleOptions } from '../../lib/control/coordinator/coordinator-options.js';
 import { EngineRecord } from '../../lib/control/coordinator/engine-record.js';
 import type { Effect } from '../../lib/control/coordinator/interface.js';
+import { Outbox } from '../../lib/control/coordinator/outbox.js';
 import { Placement } from '../../lib/control/coordinator/placement.js';
 import { readRegistration } from '../../lib/control/coordinator/registration.js';
 import { Remembered } from '../../lib/control/coordinator/remembered.js';
+import { RequestFlow } from '../../lib/control/coordinator/request-flow.js';
+import { RequestRecord } from '../../lib/control/coordinator/request-record.js';
 import type { HeldHandoff, SubmitRequest } from '../../lib/control/protocol/messages.js';
 import { EngineChooser } from '../../lib/control/routing/engine-chooser.js';
 import { CoordinatorDesk, prompt, submitMessage, submitWithKv, wire, words } from '../support/coordinator-desk.js';
@@ -232,4 +235,19 @@ test('a deadline ends a stay and no other: neither one that is over nor one with
   expect(words(desk.core.tick(1000))).toEqual(['c1 REQUEST_ERROR 2 safe', 'p1 ABORT_REQUEST 1', 'p1 RELEASE_KV 1']);
   expect(words(desk.core.tick(100_000))).toEqual([]);
   expect(desk.core.snapshot(0).requests).toMatchObject({ prefill: 0, decode: 1 });
+});
+
+test('of a request that is gone nothing is looked at any more', () => {
+  const options = settleOptions({ instance: 'run', isDisaggregated: true, limits: { queueMs: 5, decodeMs: 5 } });
+  const chooser = new EngineChooser(options);
+  const flow = new RequestFlow(options, new Outbox(), chooser, new Placement(options, chooser));
+  const [first, second] = [0, 1].map((id) => {
+    const submitted = submitMessage(id) as SubmitRequest;
+    const request = new RequestRecord(id, null, id, submitted, submitted.blockHashes!, 'waitingPrefill');
+    flow.add(request);
+    return request;
+  });
+  expect([flow.requests.size, flow.timed.values()]).toEqual([2, [first, second]]);
+  expect(flow.raise(first!, 'abort')).toBe(true);
+  expect([flow.requests.values(), flow.timed.values()]).toEqual([[second], [second]]);
 });
