@@ -68,7 +68,7 @@ function compileInto(bundle) {
       }
       const { code } = transformFileSync(source, {
         jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
-        module: { type: 'commonjs' },
+        module: { type: 'commonjs', exportInteropAnnotation: true },
       });
       writeFileSync(target, code);
     }

@@ -28,15 +28,18 @@ function isStale(source: string, target: string): boolean {
   return !existsSync(target) || statSync(target).mtimeMs < statSync(source).mtimeMs;
 }
 
+/** A source as `dist` has it. The names of what it exports stand where `import()` of ES modules looks for them. */
+export function compiledText(source: string): string {
+  const module = { type: 'commonjs' as const, exportInteropAnnotation: true };
+  const jsc = { parser: { syntax: 'typescript' as const }, target: 'es2022' as const };
+  return transformFileSync(source, { jsc, module, sourceMaps: 'inline' }).code;
+}
+
 export default function buildDist(): void {
   for (const source of compiled.flatMap((folder) => sourcesBelow(join(root, folder)))) {
     const target = join(root, 'dist', relative(root, source)).replace(/\.ts$/, '.js');
     if (!isStale(source, target)) continue;
-    const { code } = transformFileSync(source, {
-      jsc: { parser: { syntax: 'typescript' }, target: 'es2022' },
-      module: { type: 'commonjs' },
-      sourceMaps: 'inline',
-    });
+    const code = compiledText(source);
     mkdirSync(dirname(target), { recursive: true });
     const fresh = `${target}.${process.pid}`;
     writeFileSync(fresh, code);
