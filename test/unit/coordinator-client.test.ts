@@ -30,6 +30,7 @@ const all = async (request: ClientRequest): Promise<ClientEvent[]> => {
   for await (const event of request) events.push(event);
   return events;
 };
+const isAbort = ({ message }: { readonly message: ToCoordinator }): boolean => message.header === 'ABORT_REQUEST';
 /** The coordinator tells the client something that the relay never would. */
 const tell = (message: ToClient) => {
   const { peer } = core.heard.find((each) => each.message.header === 'CONNECT')!;
@@ -153,6 +154,47 @@ it('stops reading while nobody takes what came, and loses nothing', async () => 
   await reply(requestId, 'end');
   const texts = (await all(request)).map((event) => event.body.get('text'));
   expect(texts).toEqual([...Array.from({ length: count }, (_, index) => String(index)), 'end']);
+});
+
+it('aborts what its reader leaves early, and then serves the others', async () => {
+  const left = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  // More than a client keeps for its readers.
+  for (let index = 0; index < 5_000; index++) await partial(requestId, 'x');
+  let read = 0;
+  for await (const { kind } of left) {
+    expect(kind).toBe('partial');
+    read++;
+    break;
+  }
+  expect(read).toBe(1);
+  await until('the coordinator is asked to stop it', () => core.heard.some(isAbort));
+  await expect(all(left)).rejects.toMatchObject({ code: 'ABORTED' });
+  tell({ header: 'REQUEST_ABORTED', requestId: left.requestId, sourceSafe: true });
+  await left.sourceSafe;
+  const next = client.addRequest('p', wireMap({}));
+  await reply((await hear()).requestId, 'x');
+  expect(await all(next)).toHaveLength(1);
+});
+
+it('ends a request whose reply cannot be read, and serves the others', async () => {
+  // A key that is no text: a map to whoever only passes it on.
+  const unreadable = Uint8Array.from([0x81, 0x01, 0x02]);
+  const final = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  await say({ header: 'ENGINE_REPLY', replies: [{ requestId, needsDetokenize: false, body: unreadable }] });
+  await expect(all(final)).rejects.toMatchObject({ code: 'ENGINE_FAILED', sourceSafe: true });
+  await final.sourceSafe;
+  expect(client.openRequests).toBe(0);
+
+  const streamed = client.addRequest('p', wireMap({}));
+  const { requestId: second } = await hear();
+  await say({ header: 'ENGINE_REPLY_PARTIAL', partials: [{ requestId: second, body: unreadable }] });
+  await expect(all(streamed)).rejects.toThrow('its partial reply cannot be read');
+  await until('the coordinator is asked to stop it', () => core.heard.some(isAbort));
+  expect(client.openRequests).toBe(1);
+  tell({ header: 'REQUEST_ABORTED', requestId: streamed.requestId, sourceSafe: true });
+  await streamed.sourceSafe;
 });
 
 it('refuses what it cannot say, and everything once it is closed', async () => {

@@ -28,6 +28,8 @@ export class ClientRequest implements AsyncIterable<ClientEvent> {
     /** The client's own number for it. */
     readonly requestId: number,
     private readonly taken: (count: number) => void,
+    /** Its reader has gone before its end. */
+    private readonly abandoned: () => void,
   ) {
     this.sourceSafe = new Promise((resolve, reject) => {
       this.settleSafe = { resolve, reject };
@@ -36,25 +38,31 @@ export class ClientRequest implements AsyncIterable<ClientEvent> {
   }
 
   /**
-   * Partials and the final reply.
+   * Partials and the final reply. Who leaves the loop before the end aborts the request.
    *
    * @throws `ENGINE_FAILED` with the coordinator's reason, `ABORTED`, `PEER_LOST`, `CLOSED`
    */
   async *[Symbol.asyncIterator](): AsyncGenerator<ClientEvent, void, undefined> {
-    for (;;) {
-      const event = this.events.shift();
-      if (event !== undefined) {
-        this.taken(1);
-        yield event;
-      } else if (this.failure !== null) {
-        throw this.failure;
-      } else if (this.isEnded) {
-        return;
-      } else {
-        await new Promise<void>((resolve) => {
-          this.wake = resolve;
-        });
+    try {
+      for (;;) {
+        const event = this.events.shift();
+        if (event !== undefined) {
+          this.taken(1);
+          yield event;
+        } else if (this.failure !== null) {
+          throw this.failure;
+        } else if (this.isEnded) {
+          return;
+        } else {
+          await new Promise<void>((resolve) => {
+            this.wake = resolve;
+          });
+        }
       }
+    } finally {
+      // Nobody else reads it: what lies here must not keep the others of its client waiting.
+      if (!this.isEnded) this.abandoned();
+      this.taken(this.events.splice(0).length);
     }
   }
 

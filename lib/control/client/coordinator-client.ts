@@ -15,7 +15,7 @@ import type { CurvePeer } from '../zeromq/curve-peers.js';
 import { curveIdentity } from '../zeromq/socket-identity.js';
 import { watchDisconnects } from '../zeromq/disconnects.js';
 import { loadZeromq } from '../zeromq/load-zeromq.js';
-import { ClientRequest } from './client-request.js';
+import { ClientRequest, type ClientEvent } from './client-request.js';
 
 /** How a client connects. */
 export interface CoordinatorClientOptions {
@@ -137,7 +137,11 @@ export class CoordinatorClient {
       media: null,
       offloadParams: null,
     };
-    const request = new ClientRequest(requestId, (count) => this.took(count));
+    const request: ClientRequest = new ClientRequest(
+      requestId,
+      (count) => this.took(count),
+      () => this.abort(request),
+    );
     if (signal?.aborted === true) {
       request.fail(aborted());
       request.safe();
@@ -264,10 +268,33 @@ export class CoordinatorClient {
     }
   }
 
-  private deliver(request: ClientRequest, kind: 'partial' | 'final', bytes: Opaque): void {
-    const body = decodeValue(bytes, 'body') as WireMap;
+  private deliver(request: ClientRequest, kind: ClientEvent['kind'], bytes: Opaque): void {
+    let body: WireMap;
+    try {
+      body = decodeValue(bytes, 'body') as WireMap;
+    } catch (error) {
+      if (!isHandoffError(error)) throw error;
+      return this.endUnreadable(request, kind, error);
+    }
     // The coordinator's own number inside is nobody's business here.
     if (request.push({ kind, body: new Map([...body, ['request_id', request.requestId]]) })) this.waiting++;
+  }
+
+  /** An engine wrote what cannot be read. The request ends; what is still under way is to stop. */
+  private endUnreadable(request: ClientRequest, kind: ClientEvent['kind'], cause: HandoffError): void {
+    if (request.hasEnded) return;
+    request.fail(
+      new HandoffError(
+        'ENGINE_FAILED',
+        `the request failed because its ${kind} reply cannot be read: ${cause.message}`,
+        {
+          cause,
+          sourceSafe: kind === 'final',
+          details: { reason: cause.message },
+        },
+      ),
+    );
+    if (kind === 'partial') this.say({ header: 'ABORT_REQUEST', requestId: request.requestId });
   }
 
   private isSafe(request: ClientRequest): void {
