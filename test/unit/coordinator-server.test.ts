@@ -259,6 +259,38 @@ it('ends the requests of a client that does not read, tells it, and keeps its me
   await until('nothing waits', () => server.wire.waitingBytes === 0);
 });
 
+it('tells a client that lost the last word on a request that its source is safe', async () => {
+  const limits = { clientBytesMax: 200_000, engineBytesMax: 1 << 20, messagesMax: 1000 };
+  const { server, core } = await started({ outboxLimits: limits });
+  const engine = await engineAt(server.address);
+  const slow = new Peer(server.address, 'multi-frame', 'slow', { receiveHighWaterMark: 1 });
+  for (const id of [1, 2]) await slow.say(submit(id));
+  for (let count = 0; count < 2; count++) await engine.hearEngine();
+  const partials = [{ requestId: 1, body: body(20_000) }];
+  const isFull = (): boolean => server.wire.waitingBytes > 0 || server.wire.overflowed > 0;
+  for (const end = Date.now() + 30_000; !isFull() && Date.now() < end;) {
+    const { received } = server.wire;
+    await engine.say({ header: 'ENGINE_REPLY_PARTIAL', partials });
+    await until('it is heard', () => server.wire.received > received);
+  }
+  await engine.say({
+    header: 'ENGINE_REPLY',
+    replies: [{ requestId: 0, needsDetokenize: false, body: body(300_000) }],
+  });
+  await until('too much waits', () => server.wire.overflowed === 2);
+  const aborts = core.heard.map(({ message }) => message).filter(({ header }) => header === 'ABORT_REQUEST');
+  expect(aborts).toEqual([{ header: 'ABORT_REQUEST', requestId: 2 }]);
+  const told = new Map<number, boolean>();
+  while (told.size < 2) {
+    const message = await slow.hearClient();
+    if (message.header === 'REQUEST_ERROR') told.set(message.requestId, message.sourceSafe);
+  }
+  expect([...told].sort()).toEqual([
+    [1, true],
+    [2, false],
+  ]);
+});
+
 it('what was under way with the reply that was too much is not sent behind the end of its request', async () => {
   const limits = { clientBytesMax: 200_000, engineBytesMax: 1 << 20, messagesMax: 1000 };
   const { server, core } = await started({ outboxLimits: limits });

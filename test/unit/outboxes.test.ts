@@ -14,9 +14,36 @@ test('a client’s bytes reach their bound and not a byte beyond it; what it los
   expect(boxes.add('client', entry(1, 40), false)).toEqual({ kind: 'none' });
   expect(boxes.add('other', entry(9, 100), false)).toEqual({ kind: 'none' });
   expect([boxes.bytesOf('client'), boxes.bytes]).toEqual([100, 200]);
-  expect(boxes.add('client', entry(2, 1), false)).toEqual({ kind: 'client', requestIds: [1, 2] });
+  expect(boxes.add('client', entry(2, 1), false)).toEqual({
+    kind: 'client',
+    requests: [1, 2].map((requestId) => ({ requestId, isOver: true })),
+  });
   expect(boxes.has('client')).toBe(false);
   expect([boxes.bytesOf('client'), boxes.bytes, boxes.bytesOf('other')]).toEqual([0, 100, 100]);
+});
+
+test('a lost request is over when its last word is lost with it, and acknowledgements name no request', () => {
+  const body = Uint8Array.of(0x80);
+  const messages: Waiting['message'][] = [
+    { header: 'ENGINE_REPLY_PARTIAL', requestId: 1, body },
+    { header: 'ENGINE_REPLY', requestId: 1, body },
+    { header: 'ENGINE_REPLY_PARTIAL', requestId: 2, body },
+    { header: 'REQUEST_ERROR', requestId: 3, reason: 'no', sourceSafe: false },
+    { header: 'REQUEST_ABORTED', requestId: 3, sourceSafe: true },
+    { header: 'REQUEST_ERROR', requestId: 4, reason: 'no', sourceSafe: false },
+    { header: 'CLAIM_KV_ACK', requestId: 5, instance: 'run', granted: true },
+    { header: 'RELEASE_KV_ACK', requestId: 6, instance: 'run' },
+  ];
+  const room = new Outboxes({ ...limits, messagesMax: messages.length - 1 });
+  const results = messages.map((message) => room.add('client', { message, frames: [], bytes: 1 }, false));
+  const requests = [
+    { requestId: 1, isOver: true },
+    { requestId: 2, isOver: false },
+    { requestId: 3, isOver: true },
+    { requestId: 4, isOver: false },
+  ];
+  expect(results.at(-1)).toEqual({ kind: 'client', requests });
+  expect(room.bytes).toBe(0);
 });
 
 test('an engine has a bound of its own, and keeps what waits already', () => {

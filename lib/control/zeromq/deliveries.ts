@@ -10,7 +10,7 @@ import type { CoordinatorCore, Effect, LogLevel, PeerId } from '../coordinator/i
 import { encodeMessage, placeOf, type Frames, type WireProfile } from '../protocol/codec.js';
 import type { ToClient, ToEngine } from '../protocol/messages.js';
 import type { WireMap } from '../protocol/wire-value.js';
-import { Outboxes, type OutboxLimits } from './outboxes.js';
+import { Outboxes, type LostRequest, type OutboxLimits } from './outboxes.js';
 import type { PeerRoutes } from './peer-routes.js';
 import { shown } from './shell-status.js';
 
@@ -163,24 +163,24 @@ export class Deliveries {
       this.parts.log('warn', 'engine does not read', { peer: shown(peer), waitingBytes });
       this.wasUndelivered(peer, message);
     } else if (overflow.kind === 'client') {
-      this.endSlowRequests(peer, overflow.requestIds);
+      this.endSlowRequests(peer, overflow.requests);
     }
     if (!this.isClosed) this.retryTimer ??= setTimeout(() => void this.retry(), retryMs);
   }
 
   /** A client that does not read loses its replies: each request is aborted, and the client told in a few bytes. */
-  private endSlowRequests(peer: PeerId, requestIds: readonly number[]): void {
+  private endSlowRequests(peer: PeerId, requests: readonly LostRequest[]): void {
     const { core, clock, profile, log } = this.parts;
-    this.counts.overflowed += requestIds.length;
-    log('warn', 'client reads too slowly', { peer: shown(peer), requests: requestIds.length });
+    this.counts.overflowed += requests.length;
+    log('warn', 'client reads too slowly', { peer: shown(peer), requests: requests.length });
     const reason = 'the client reads its replies too slowly, they were dropped';
-    this.ended.set(peer, new Set([...(this.ended.get(peer) ?? []), ...requestIds]));
-    for (const requestId of requestIds) {
-      const message = { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: false } as const;
+    this.ended.set(peer, new Set([...(this.ended.get(peer) ?? []), ...requests.map(({ requestId }) => requestId)]));
+    for (const { requestId, isOver } of requests) {
+      const message = { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: isOver } as const;
       const frames = encodeMessage(profile, 'client', message);
       const told = this.outboxes.add(peer, { message, frames, bytes: 256 }, false);
       if (told.kind !== 'none') this.perform(core.peerLost(clock.now(), peer));
-      this.perform(core.receive(clock.now(), peer, { header: 'ABORT_REQUEST', requestId }));
+      if (!isOver) this.perform(core.receive(clock.now(), peer, { header: 'ABORT_REQUEST', requestId }));
     }
   }
 

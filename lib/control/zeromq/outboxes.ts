@@ -28,13 +28,27 @@ export interface Waiting {
   readonly bytes: number;
 }
 
+/** A client's request, some of whose replies were dropped. */
+export interface LostRequest {
+  readonly requestId: number;
+  /** Its last word was among them, and said that its source is safe: nothing is left to stop. */
+  readonly isOver: boolean;
+}
+
 /** What a message that came too much did. */
 export type Overflow =
   | { readonly kind: 'none' }
   /** The client's requests whose replies are lost; each is to be ended and told. */
-  | { readonly kind: 'client'; readonly requestIds: readonly number[] }
+  | { readonly kind: 'client'; readonly requests: readonly LostRequest[] }
   /** The engine does not take this message any more. */
   | { readonly kind: 'engine' };
+
+const aboutRequests: ReadonlySet<string> = new Set([
+  'ENGINE_REPLY',
+  'ENGINE_REPLY_PARTIAL',
+  'REQUEST_ERROR',
+  'REQUEST_ABORTED',
+]);
 
 interface Outbox {
   waiting: Waiting[];
@@ -76,12 +90,15 @@ export class Outboxes {
       return { kind: 'none' };
     }
     if (isEngine) return { kind: 'engine' };
-    const lost = new Set<number>();
+    const lost = new Map<number, boolean>();
     for (const { message } of [...box.waiting, entry]) {
-      if ('requestId' in message) lost.add(message.requestId);
+      // Acknowledgements of the ownership protocol count handoffs, not the client's requests.
+      if (!('requestId' in message) || !aboutRequests.has(message.header)) continue;
+      const isOver = message.header === 'ENGINE_REPLY' || ('sourceSafe' in message && message.sourceSafe);
+      lost.set(message.requestId, isOver || lost.get(message.requestId) === true);
     }
     this.drop(peer);
-    return { kind: 'client', requestIds: [...lost] };
+    return { kind: 'client', requests: [...lost].map(([requestId, isOver]) => ({ requestId, isOver })) };
   }
 
   /** The oldest that waits. */
