@@ -15,6 +15,7 @@ import { NixlTransport, type NixlTransportOptions } from '../../lib/transfer/tra
 import type { Peer } from '../../lib/transfer/transport.js';
 import type { BenchRow } from '../support/bench-row.js';
 import { BenchChild } from '../support/bench-child.js';
+import { contiguous } from '../support/contiguous.js';
 import { median } from '../support/median.js';
 import { eachFragment } from '../support/program-oracle.js';
 import { scattered } from '../support/scattered.js';
@@ -44,16 +45,6 @@ function blocksOf(blockBytes: number, count: number, fragmentBytes: number, loop
     tables: [{ source: scattered(below, count, 7), target: scattered(below, count, 11), strides }],
   };
 }
-
-const contiguous = (bytes: number): CopyProgram => ({
-  rectangles: [
-    {
-      ...{ sourceRegion: 0, targetRegion: 0, table: -1, tableFrom: 0, tableCount: 0 },
-      ...{ sourceOffset: 0, targetOffset: 0, fragmentBytes: bytes, loops: [] },
-    },
-  ],
-  tables: [],
-});
 
 /** Blocks of 64 tokens of eight heads; the first `heads` of them move. */
 function headSlices(heads: number, headBytes: number, bytes: number): CopyProgram {

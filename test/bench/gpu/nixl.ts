@@ -2,33 +2,24 @@
  * Pulls over NIXL from another process's GPU memory, on one GPU or between two, in one run: a contiguous read, slices as
  * engines have them and head slices, packed by kernels and read as they lie; beside each what cuda-ipc makes of the same.
  */
-import { fork } from 'node:child_process';
-import { join } from 'node:path';
 import { allocateCudaRegion } from '../../../lib/memory/cuda-region.js';
-import type { JsonObject, JsonValue } from '../../../lib/json.js';
+import type { JsonObject } from '../../../lib/json.js';
 import { addon } from '../../../lib/native/addon.js';
 import { programBytes, type CopyProgram } from '../../../lib/transfer/copy-program.js';
 import { CudaIpcTransport } from '../../../lib/transfer/transports/cuda-ipc.js';
 import { NixlTransport, type NixlTransportOptions } from '../../../lib/transfer/transports/nixl.js';
 import type { Peer, Transport } from '../../../lib/transfer/transport.js';
 import type { BenchRow } from '../../support/bench-row.js';
+import { BenchChild } from '../../support/bench-child.js';
+import { contiguous } from '../../support/contiguous.js';
 import { testGpus } from '../../support/gpu-missing.js';
+import { median } from '../../support/median.js';
 import { scatteredBlocks } from './scattered-blocks.js';
 
 const GiB = 2 ** 30;
 const roundsMax = 9;
 /** Rounds of one measurement end after this; the slow ways take a second a round. */
 const secondsMax = 4;
-
-const contiguous = (bytes: number): CopyProgram => ({
-  rectangles: [
-    {
-      ...{ sourceRegion: 0, targetRegion: 0, table: -1, tableFrom: 0, tableCount: 0 },
-      ...{ sourceOffset: 0, targetOffset: 0, fragmentBytes: bytes, loops: [] },
-    },
-  ],
-  tables: [],
-});
 
 const even = (bytes: number): { source: number; target: number } => ({ source: bytes, target: bytes });
 
@@ -38,24 +29,15 @@ const headSlices = (bytes: number): CopyProgram =>
     { count: 64, sourceStride: 2048, targetStride: 1024 },
   ]);
 
-const median = (values: number[]): number => values.sort((a, b) => a - b)[Math.floor(values.length / 2)]!;
-
 interface Reader {
   readonly transport: Transport;
   readonly peer: Peer;
 }
 
-/** The grant of another process that exports 2 GiB of a GPU. */
-function exporterOf(name: string, device: number): { grant: Promise<JsonObject>; kill: () => void } {
-  const child = fork(join(__dirname, '..', '..', 'support', `${name}-child.js`), { serialization: 'advanced' });
-  const grant = new Promise<JsonObject>((resolve, reject) => {
-    child.once('message', ({ answer, error }: { answer?: JsonValue; error?: string }) =>
-      error === undefined ? resolve(answer as JsonObject) : reject(new Error(error)),
-    );
-    child.once('exit', () => reject(new Error(`${name} ended`)));
-  });
-  child.send({ id: 1, command: 'open', bytes: 2 * GiB, seed: null, device, devices: [device] });
-  return { grant, kill: () => void child.kill() };
+/** Another process that exports 2 GiB of a GPU, and its grant. */
+function exporterOf(name: string, device: number): { child: BenchChild; grant: Promise<JsonObject> } {
+  const child = new BenchChild(name);
+  return { child, grant: child.ask('open', { bytes: 2 * GiB, seed: null, device, devices: [device] }) };
 }
 
 async function connected(transport: Transport, grant: JsonObject): Promise<Reader> {
@@ -121,7 +103,7 @@ export async function run(): Promise<BenchRow[]> {
     await add(`nixl pull of ${programBytes(part) >> 20} MiB of GPU memory, ${name}, as they lie`, lies, part);
   }
   for (const transport of open) await transport.close();
-  for (const { kill } of [read, mapped]) kill();
+  for (const { child } of [read, mapped]) child.end();
   target.close();
   own.close();
   return rows;
