@@ -7,7 +7,6 @@
 import { InProcessRankGroup, type InProcessRankGroupOptions } from '../../lib/control/in-process-rank-group.js';
 import type { RankGroup } from '../../lib/control/rank-group.js';
 import type { Finished, RequestId, SamplingParams } from '../../lib/engine-context.js';
-import { isHandoffError, type HandoffError } from '../../lib/errors.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
 import type { SetupOptions } from '../../lib/calls/setup-calls.js';
@@ -26,6 +25,9 @@ import {
   type TestModelShape,
 } from '../../lib/testing/index.js';
 import type { Ticket } from '../../lib/ticket.js';
+import { outcomeOf, settle, type Outcome } from './outcome.js';
+
+export { settle, type Outcome };
 import { LifecycleEngine } from './lifecycle-engine.js';
 
 /** A hybrid of the small model: one SSM layer a stage, so that TP 2 and PP 2 can share it. */
@@ -88,14 +90,6 @@ export interface InstanceOptions extends Partial<Omit<TestEngineOptions, 'role' 
   readonly setUp?: boolean;
   /** Called before anything is built on an engine. */
   readonly prepare?: (engine: LifecycleEngine) => void;
-}
-
-/** How a caller's promise stands. */
-export interface Outcome {
-  finished: Finished | null;
-  error: HandoffError | null;
-  /** Each promise settles once; this counts. */
-  settled: number;
 }
 
 export interface HandOverOptions {
@@ -242,23 +236,11 @@ export class Instance {
     signal: AbortSignal | null = null,
     rank = 0,
   ): Outcome {
-    const outcome: Outcome = { finished: null, error: null, settled: 0 };
     const blockHashes = modelBlockHashes(Int32Array.from(prompt), this.engine.blockSize);
-    this.ranks[rank]!.handoff.addRequestWithKvHandoff(requestId, prompt, samplingParams, kvMeta, blockIds, {
-      signal,
-      blockHashes,
-    }).then(
-      (finished) => {
-        outcome.finished = finished;
-        outcome.settled += 1;
-      },
-      (error: unknown) => {
-        if (!isHandoffError(error)) throw error;
-        outcome.error = error;
-        outcome.settled += 1;
-      },
+    const { handoff } = this.ranks[rank]!;
+    return outcomeOf(
+      handoff.addRequestWithKvHandoff(requestId, prompt, samplingParams, kvMeta, blockIds, { signal, blockHashes }),
     );
-    return outcome;
   }
 
   // --- steps -----------------------------------------------------------------------------------------------------------
@@ -361,11 +343,6 @@ export function promptOf(length: number, seed = 1): number[] {
 
 export function hashesOf(prompt: readonly number[], blockSize = 4): BigInt64Array {
   return modelBlockHashes(Int32Array.from(prompt), blockSize);
-}
-
-/** Lets promises settle. */
-export function settle(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve));
 }
 
 /** What a block pool has: free blocks in hand-out order last first, and references. */

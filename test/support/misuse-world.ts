@@ -2,7 +2,7 @@
  * Whole instances for misuse and field-report tests: test engines, scripted transports and `StateHandoff` over one
  * simulated clock, with any number of ranks and each carrier of the log. Everything that listeners hear is kept.
  */
-import type { Finished, RequestId, SamplingParams } from '../../lib/engine-context.js';
+import type { RequestId, SamplingParams } from '../../lib/engine-context.js';
 import type { HandoffError } from '../../lib/errors.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
@@ -13,6 +13,9 @@ import { ScriptedTransport, type ScriptedTransportOptions } from '../../lib/test
 import { TestEngine, type PrefillRun, type TestEngineOptions } from '../../lib/testing/test-engine.js';
 import { rankPositions, smallShape, type TestModelShape } from '../../lib/testing/test-memory.js';
 import type { Ticket } from '../../lib/ticket.js';
+import { outcomeOf, settle, type Outcome } from './outcome.js';
+
+export { settle, type Outcome };
 
 export type Role = 'prefill' | 'decode';
 export type Carrier = 'local' | 'group' | 'host';
@@ -159,13 +162,6 @@ export function handOff(
   return { ticket: tickets[0]!, prompt };
 }
 
-export interface Outcome {
-  finished: Finished | null;
-  error: HandoffError | null;
-  /** How often the promise settled. */
-  settled: number;
-}
-
 /** Adds a handoff on one rank and keeps what becomes of its promise. */
 export function add(
   rank: Rank,
@@ -174,16 +170,10 @@ export function add(
   requestId: RequestId = ticket.requestId,
   options: Parameters<StateHandoff['addRequestWithKvHandoff']>[5] = {},
 ): Outcome {
-  const outcome: Outcome = { finished: null, error: null, settled: 0 };
-  rank.sdk.addRequestWithKvHandoff(requestId, prompt, params, ticket.kvMeta, ticket.blockIds, options).then(
-    (finished) => Object.assign(outcome, { finished, settled: outcome.settled + 1 }),
-    (error: HandoffError) => Object.assign(outcome, { error, settled: outcome.settled + 1 }),
+  return outcomeOf(
+    rank.sdk.addRequestWithKvHandoff(requestId, prompt, params, ticket.kvMeta, ticket.blockIds, options),
   );
-  return outcome;
 }
-
-/** Lets promises settle. */
-export const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 /** One scheduling step of a decode instance: poll, admit, run. Returns how many rank 0 admitted. */
 export function step(ranks: Rank | readonly Rank[]): number {
