@@ -6,7 +6,7 @@
  */
 import { InProcessRankGroup, type InProcessRankGroupOptions } from '../../lib/control/in-process-rank-group.js';
 import type { RankGroup } from '../../lib/control/rank-group.js';
-import type { Finished, RequestId, SamplingParams } from '../../lib/engine-context.js';
+import type { RequestId, SamplingParams } from '../../lib/engine-context.js';
 import type { StateHandoffEvents } from '../../lib/events.js';
 import type { StateHandoffOptions } from '../../lib/options.js';
 import type { SetupOptions } from '../../lib/calls/setup-calls.js';
