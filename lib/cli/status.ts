@@ -51,7 +51,8 @@ export const status: Command = async (args, { write, writeError }) => {
     const curve = readCurvePeer(values['key-file'], values['server-key']);
     const answer = await ask(address, timeoutMs, curve);
     if (answer === null) {
-      writeError(`state-handoff status: no answer from ${address} within ${timeoutMs} ms`);
+      const why = curve === undefined ? '; one that encrypts answers only with --key-file and --server-key' : '';
+      writeError(`state-handoff status: no answer from ${address} within ${timeoutMs} ms${why}`);
       return 1;
     }
     if (values.json === true) write(JSON.stringify(plain(answer)));

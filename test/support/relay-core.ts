@@ -13,6 +13,11 @@ export class RelayCore implements CoordinatorCore {
   private readonly clients = new Map<number, { peer: PeerId; requestId: number }>();
   private nextId = 0;
   ticks = 0;
+  private isDraining = false;
+
+  drain(): void {
+    this.isDraining = true;
+  }
 
   receive(_nowMs: number, peer: PeerId, message: ToCoordinator): readonly Effect[] {
     this.heard.push({ peer, message });
@@ -24,6 +29,10 @@ export class RelayCore implements CoordinatorCore {
         this.engine = peer;
         return [send(peer, { header: 'REGISTER_ROLE_ACK' })];
       case 'SUBMIT_REQUEST': {
+        if (this.isDraining) {
+          const reason = 'the coordinator is draining';
+          return [send(peer, { header: 'REQUEST_ERROR', requestId: message.requestId, reason, sourceSafe: true })];
+        }
         if (this.engine === null) return [];
         const requestId = this.nextId++;
         this.clients.set(requestId, { peer, requestId: message.requestId });

@@ -32,6 +32,63 @@ describe('a client brings a handoff whose metadata cannot be read', () => {
   });
 });
 
+test('a request that comes twice while the coordinator drains has one last reply', () => {
+  const desk = open();
+  desk.engine('p1');
+  desk.engine('d1');
+  expect(desk.submit('c1', 1)).toEqual(['p1 SUBMIT_REQUEST 0']);
+  desk.core.drain();
+  expect(desk.submit('c1', 1)).toEqual([]);
+  expect(desk.submit('c1', 2)).toEqual(['c1 REQUEST_ERROR 2 safe']);
+  expect(desk.submit('c1', 2)).toEqual([]);
+  expect(desk.prefilled('p1', 0)).toEqual(['d1 SUBMIT_REQUEST_WITH_KV 0']);
+  expect(desk.finished('d1', 0)).toEqual(['p1 RELEASE_KV 0', 'c1 ENGINE_REPLY 1']);
+});
+
+describe('an engine that says that it is the process of another', () => {
+  const reading = (): CoordinatorDesk => {
+    const desk = open();
+    desk.engine('p1', { incarnation: 'i1' });
+    desk.engine('d1', { incarnation: 'i1' });
+    desk.submit('c1', 1);
+    desk.prefilled('p1', 0);
+    return desk;
+  };
+  const pose = (desk: CoordinatorDesk): string[] => {
+    const posed = { instance: 'd1', incarnation: 'i1', transports: ['nixl'], held: [] };
+    const instanceMeta = [
+      wire({
+        request_capacity: 8,
+        tokens_per_block: 16,
+        element_size: 2,
+        head_dim: 64,
+        num_layers_global: 4,
+        num_kv_heads_global: 8,
+      }),
+    ];
+    return desk.say('d2', {
+      header: 'REGISTER_ROLE',
+      role: 'decode',
+      transport: 'nixl',
+      instanceMeta,
+      extension: posed,
+    });
+  };
+
+  test('is refused while the other is registered, and releases nothing', () => {
+    const desk = reading();
+    expect(pose(desk)).toEqual(['d2 REGISTRATION_ERROR']);
+    expect(desk.core.snapshot(0).pins).toHaveLength(1);
+  });
+
+  test('proves nothing about what the other reads once its connection is lost', () => {
+    const desk = reading();
+    expect(desk.lose('d1')).toEqual(['c1 REQUEST_ERROR 1 unsafe']);
+    expect(pose(desk)).toEqual(['d2 REGISTER_ROLE_ACK']);
+    expect(desk.core.snapshot(0).pins).toHaveLength(1);
+  });
+});
+
 test.each([
   ['an integer that JSON has no word for', 2n ** 60n],
   ['a list', [1]],

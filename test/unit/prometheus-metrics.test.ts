@@ -1,5 +1,6 @@
 /** Metrics as Prometheus reads them: a coordinator's over HTTP, an instance's from a registry of its user. */
 import { get, request as httpRequest } from 'node:http';
+import { connect } from 'node:net';
 import { Registry } from 'prom-client';
 import type { ToCoordinator } from '../../lib/control/protocol/messages.js';
 import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
@@ -203,6 +204,17 @@ describe('a coordinator over HTTP', () => {
     await scene.metrics.close();
     await expect(load(scene.metrics.url)).rejects.toMatchObject({ code: 'ECONNREFUSED' });
   });
+});
+
+test('a coordinator over HTTP does not wait for who never ends its question', async () => {
+  const scene = await Scene.open();
+  const socket = connect(Number(new URL(scene.metrics.url).port), '127.0.0.1');
+  ends.push(() => socket.destroy());
+  const isOver = new Promise<void>((resolve) => socket.on('error', () => undefined).on('close', () => resolve()));
+  await new Promise<void>((resolve) => socket.write('GET /met', () => resolve()));
+  await load(scene.metrics.url);
+  await scene.metrics.close();
+  await isOver;
 });
 
 describe('an instance in a registry of its user', () => {

@@ -48,6 +48,7 @@ export class Coordinator implements CoordinatorCore {
   readonly #counters = { refused: 0, ignored: 0 };
   #state: CoordinatorState = 'RUNNING';
   #epoch: number | null = null;
+  #isDraining = false;
   #nextId: number;
 
   /** @throws `OPTION_INVALID` */
@@ -112,6 +113,10 @@ export class Coordinator implements CoordinatorCore {
     this.#leave(peer, 'there is no route to it');
     this.#flow.drain();
     return this.#outbox.take();
+  }
+
+  drain(): void {
+    this.#isDraining = true;
   }
 
   /** What an operator may ask, now. */
@@ -256,6 +261,7 @@ export class Coordinator implements CoordinatorCore {
 
   #refusal(client: ClientRecord, { header, sampling }: SubmitRequest | SubmitRequestWithKv): string | null {
     const { limits, isDisaggregated } = this.#options;
+    if (this.#isDraining) return 'the coordinator is draining';
     if (client.requests.size >= limits.requestsPerClientMax) return 'this client has too many requests alive';
     if (this.#flow.requests.size >= limits.requestsMax) return 'too many requests are alive';
     const wantsPromptLogProbs =

@@ -3,7 +3,7 @@
  * through the engine, and what a returning engine proves about handoffs of before (spec 1.6).
  */
 import { HandoffError, isHandoffError } from '../../errors.js';
-import type { HeldHandoff, RegisterRole } from '../protocol/messages.js';
+import type { EngineExtension, HeldHandoff, RegisterRole } from '../protocol/messages.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
 import { EngineRecord } from './engine-record.js';
@@ -67,6 +67,7 @@ export class EngineRegistry {
       const card = readRegistration(message);
       checkExpected(options.engines, peer, card);
       this.#checkFleet(card, before ?? null);
+      this.#checkProcess(card.extension);
       const engine = this.#join(peer, card, card.requestCapacity);
       this.#signature = card.signature;
       this.#transport ??= message.transport;
@@ -135,6 +136,14 @@ export class EngineRegistry {
       throw incompatible(`expected ${this.#signature}, got ${card.signature}`);
   }
 
+  /** Two names for one process: the second could say of the first what it reads no more. */
+  #checkProcess(extension: EngineExtension | null): void {
+    if (extension === null) return;
+    for (const { extension: other, peer } of this.parts.placement.engines.values())
+      if (other?.instance === extension.instance && other.incarnation === extension.incarnation)
+        throw refusal(`this process is registered as ${peer}: one has one name`);
+  }
+
   #join(peer: PeerId, card: EngineCard | null, requestCapacity: number): EngineRecord {
     const { chooser, placement, outbox } = this.parts;
     const column = chooser.affinity.join();
@@ -161,7 +170,8 @@ export class EngineRegistry {
       const { prefill, decode } = request;
       if (prefill !== null && prefill !== engine && prefill.peer === engine.peer)
         this.#reconcileSource(request, engine);
-      if (decode !== null && decode !== engine && decode.isSameProcess(engine)) this.#reconcileReader(request, engine);
+      if (decode !== null && decode !== engine && decode.peer === engine.peer && decode.isSameProcess(engine))
+        this.#reconcileReader(request, engine);
     }
     this.#rebindOwnership(engine);
     for (const held of [...engine.held.values()]) this.#reconcileHeld(engine, held);

@@ -96,6 +96,8 @@ export interface CoordinatorCore {
    * peer sends later is received; a send that is never reported here was accepted by the transport, no more.
    */
   undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[];
+  /** From now on new requests are refused, those that live go on. */
+  drain(): void;
   /** Everything that an operator may ask, at `nowMs`. */
   snapshot(nowMs: number): CoordinatorSnapshot;
 }

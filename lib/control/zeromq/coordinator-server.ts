@@ -1,8 +1,7 @@
 /**
  * The coordinator's process: one ZeroMQ ROUTER around the pure core (spec 1.2). Receives, decodes, hands to the core with
  * the time, and does what the core wants done. Owns the socket, the clock, the bounds of what waits for slow peers, and
- * the probing of engines whose connection may be gone. Decides nothing about requests, except that none is taken while it
- * drains.
+ * the probing of engines whose connection may be gone. Decides nothing about requests.
  */
 import type { Router } from 'zeromq';
 import { systemClock, type Clock } from '../../clock.js';
@@ -200,6 +199,7 @@ export class CoordinatorServer {
    */
   async drain(deadlineMs: number): Promise<boolean> {
     this.isDraining = true;
+    this.core.drain();
     const until = this.clock.now() + deadlineMs;
     const living = (): number => Object.values(this.snapshot().requests).reduce((sum, count) => sum + count, 0);
     while (!this.isClosed && living() > 0 && this.clock.now() < until) await sleep(20);
@@ -256,12 +256,6 @@ export class CoordinatorServer {
     if (replaced !== null) this.rejectRegistration(replaced, 'another connection has registered under this name');
     const now = this.clock.now();
     this.engines.heard(peer, message, now);
-    if (this.isDraining && (message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV')) {
-      const reason = 'the coordinator is draining';
-      const refusal = { header: 'REQUEST_ERROR', requestId: message.requestId, reason, sourceSafe: true } as const;
-      this.deliveries.add([{ kind: 'send', peer, message: refusal }]);
-      return;
-    }
     this.deliveries.add(this.core.receive(now, peer, message));
   }
 

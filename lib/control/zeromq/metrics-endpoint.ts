@@ -11,6 +11,8 @@ import { registerCoordinatorMetrics } from './coordinator-metrics.js';
 import type { CoordinatorServer } from './coordinator-server.js';
 
 const host = '127.0.0.1';
+/** For answers that are under way at the end. */
+const closeMs = 1_000;
 
 /** Where a coordinator's metrics are read. */
 export interface MetricsEndpoint {
@@ -55,7 +57,12 @@ export async function openMetrics(
     close: () =>
       new Promise((resolve) => {
         registry.clear();
-        http.close(() => resolve());
+        // Who has not asked to the end, or does not read the answer, is not waited for long.
+        const timer = setTimeout(() => http.closeAllConnections(), closeMs);
+        http.close(() => {
+          clearTimeout(timer);
+          resolve();
+        });
         http.closeIdleConnections();
       }),
   };
