@@ -20,7 +20,10 @@ function readJson(file: string, flag: string, isSecret: boolean): unknown {
     // What is looked at is what is read, whatever becomes of the name.
     const descriptor = openSync(file, 'r');
     try {
-      if (isSecret) checkPrivate(fstatSync(descriptor).mode, file, flag);
+      const { mode } = fstatSync(descriptor);
+      if (isSecret) checkPrivate(mode, file, flag);
+      // Who can write it decides who is let in.
+      else if ((mode & 0o002) !== 0) throw tooOpen(mode, file, flag, 'written by its owner only', 'o-w');
       return JSON.parse(readFileSync(descriptor, 'utf8'));
     } finally {
       closeSync(descriptor);
@@ -37,10 +40,21 @@ function readJson(file: string, flag: string, isSecret: boolean): unknown {
 
 function checkPrivate(mode: number, file: string, flag: string): void {
   if ((mode & 0o077) === 0) return;
+  throw tooOpen(
+    mode,
+    file,
+    flag,
+    'for its owner alone (mode 600)',
+    '600',
+    ', and make new keys if somebody may have read it',
+  );
+}
+
+function tooOpen(mode: number, file: string, flag: string, expected: string, change: string, more = ''): HandoffError {
   const got = (mode & 0o777).toString(8);
-  throw new HandoffError(
+  return new HandoffError(
     'OPTION_INVALID',
-    `${flag}: expected ${file} to be for its owner alone (mode 600), got mode ${got}; chmod 600 it, and make new keys if somebody may have read it`,
+    `${flag}: expected ${file} to be ${expected}, got mode ${got}; chmod ${change} it${more}`,
     { details: { path: flag } },
   );
 }
@@ -50,7 +64,7 @@ export function readKeyFile(file: string): KeyFile {
   return checkKeyFile(readJson(file, 'key-file', true), 'key-file');
 }
 
-/** @throws `OPTION_INVALID` */
+/** @throws `OPTION_INVALID`, also for a file that everybody may write */
 export function readAllowList(file: string): AllowList {
   return checkAllowList(readJson(file, 'peers', false), 'peers');
 }

@@ -263,6 +263,11 @@ it('makes keys, encrypts with them, and answers those on its list only', async (
     }
     chmodSync(at('router.json'), 0o644);
     expect(call('coordinator', ...files).stderr).toContain(`${at('router.json')} to be for its owner alone`);
+    chmodSync(at('router.json'), 0o600);
+    chmodSync(at('peers.json'), 0o646);
+    expect(call('coordinator', ...files).stderr).toContain(
+      `peers: expected ${at('peers.json')} to be written by its owner only, got mode 646; chmod o-w it`,
+    );
   } finally {
     rmSync(folder, { recursive: true });
   }

@@ -89,6 +89,18 @@ describe('an engine that says that it is the process of another', () => {
   });
 });
 
+test('what an engine says of its load is kept within bounds', () => {
+  const desk = open();
+  desk.engine('d1');
+  const said = Array.from({ length: 100 }, (_, index): [string, Wire] => [`key-${index}`, index]);
+  const status = new Map<string, Wire>([['x'.repeat(65), 1], ['x'.repeat(64), 2], ['text', 'no number'], ...said]);
+  desk.say('d1', { header: 'ENGINE_STATUS', status });
+  const [engine] = desk.core.snapshot(0).engines;
+  expect(Object.entries(engine!.load!)).toHaveLength(64);
+  expect(engine!.load).toMatchObject({ ['x'.repeat(64)]: 2, 'key-0': 0 });
+  expect(engine!.load).not.toHaveProperty('x'.repeat(65));
+});
+
 test.each([
   ['an integer that JSON has no word for', 2n ** 60n],
   ['a list', [1]],

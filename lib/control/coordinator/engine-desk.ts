@@ -136,8 +136,12 @@ function each<T>(entries: readonly T[], handle: (entry: T) => string | null): st
 
 function numbersOf(status: WireMap): Readonly<Record<string, number>> {
   const numbers = [...status].map(([key, value]) => [key, value instanceof Float64 ? value.value : value] as const);
-  const known = numbers.filter((entry): entry is readonly [string, number] => typeof entry[1] === 'number');
+  const known = numbers.filter(
+    (entry): entry is readonly [string, number] => typeof entry[1] === 'number' && entry[0].length <= loadKeyMax,
+  );
   return Object.fromEntries(known.slice(0, loadKeysMax));
 }
 
 const loadKeysMax = 64;
+/** Characters: the status repeats them to whoever asks. */
+const loadKeyMax = 64;
