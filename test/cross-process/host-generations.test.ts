@@ -9,7 +9,7 @@ import type { Region } from '../../lib/memory/region.js';
 import { HostTransport } from '../../lib/transfer/transports/host.js';
 import type { Peer, SourceGenerations, TransferHandle } from '../../lib/transfer/transport.js';
 import { startChild, type Child } from '../support/child-process.js';
-import { blockProgram, ended, requestOf, settled } from '../support/host-fixture.js';
+import { blockProgram, ended, patientMs, requestOf, settled } from '../support/host-fixture.js';
 
 const count = 12;
 const blockBytes = 256 << 10;
@@ -36,7 +36,7 @@ async function open(rewritesPerTurn: number): Promise<void> {
   expect(grant).toMatchObject({ block_generations: count, slot_generations: 2 });
   region = allocateHostRegion({ bytes: pulled * blockBytes });
   words = new Uint32Array(region.buffer as ArrayBuffer);
-  transport = new HostTransport();
+  transport = new HostTransport({ handshakeMs: patientMs });
   transport.register(region);
   peer = await settled(transport.connect(grant));
 }

@@ -8,7 +8,15 @@ import type { Region } from '../../lib/memory/region.js';
 import { HostTransport } from '../../lib/transfer/transports/host.js';
 import type { TransferHandle } from '../../lib/transfer/transport.js';
 import { startChild, type Child } from '../support/child-process.js';
-import { blockProgram, ended, processResources, requestOf, settled, waitFor } from '../support/host-fixture.js';
+import {
+  blockProgram,
+  ended,
+  patientMs,
+  processResources,
+  requestOf,
+  settled,
+  waitFor,
+} from '../support/host-fixture.js';
 
 const bytes = 16 << 20;
 const one = Int32Array.of(0);
@@ -41,7 +49,7 @@ let transport: HostTransport;
 
 beforeEach(() => {
   region = allocateHostRegion({ bytes });
-  transport = new HostTransport();
+  transport = new HostTransport({ handshakeMs: patientMs });
   transport.register(region);
 });
 

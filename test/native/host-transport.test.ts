@@ -4,6 +4,7 @@
  */
 import fc from 'fast-check';
 import { allocateHostRegion } from '../../lib/memory/host-region.js';
+import type { JsonObject } from '../../lib/json.js';
 import type { Region } from '../../lib/memory/region.js';
 import { HostTransport } from '../../lib/transfer/transports/host.js';
 import type { TransferHandle } from '../../lib/transfer/transport.js';
@@ -11,6 +12,7 @@ import {
   blockProgram,
   collectGarbage,
   ended,
+  patientMs,
   processResources,
   requestOf,
   settled,
@@ -276,6 +278,28 @@ describe('options', () => {
     );
     await transport.close();
   });
+});
+
+test('an exporter serves until it is closed, also when nobody holds it any more', async () => {
+  const opened = (): {
+    readonly grant: JsonObject;
+    readonly region: Region;
+    readonly exporter: WeakRef<HostTransport>;
+  } => {
+    const region = allocateHostRegion({ bytes: 4096 });
+    const transport = new HostTransport({ handshakeMs: patientMs });
+    transport.register(region);
+    return { grant: transport.grant(), region, exporter: new WeakRef(transport) };
+  };
+  const { grant, region, exporter } = opened();
+  await collectGarbage();
+  const { importer } = await twoEnds(4096);
+  const peer = await settled(importer.connect(grant));
+  const whole = blockProgram(Int32Array.of(0), Int32Array.of(0), 4096);
+  expect((await ended(importer.begin(requestOf(whole), peer))).poll()).toBe('done');
+  peer.close();
+  await exporter.deref()?.close();
+  region.close();
 });
 
 describe('closing', () => {

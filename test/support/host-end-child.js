@@ -15,7 +15,7 @@ function open({ bytes, seed, options = {} }) {
   const region = allocateHostRegion({ bytes });
   const words = new Uint32Array(region.buffer);
   if (seed !== null) for (let i = 0; i < words.length; i += 1) words[i] = word(seed, i);
-  const transport = new HostTransport(options);
+  const transport = new HostTransport({ handshakeMs: 60_000, ...options });
   transport.register(region);
   end = { region, words, transport };
   return transport.grant();

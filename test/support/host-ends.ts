@@ -3,7 +3,7 @@ import { allocateHostRegion } from '../../lib/memory/host-region.js';
 import type { Region } from '../../lib/memory/region.js';
 import { HostTransport, type HostTransportOptions } from '../../lib/transfer/transports/host.js';
 import type { Peer } from '../../lib/transfer/transport.js';
-import { settled } from './host-fixture.js';
+import { patientMs, settled } from './host-fixture.js';
 
 export interface Ends {
   readonly exporter: HostTransport;
@@ -16,8 +16,8 @@ export interface Ends {
 const open: Ends[] = [];
 
 export async function twoEnds(bytes: number, options: HostTransportOptions = {}): Promise<Ends> {
-  const exporter = new HostTransport();
-  const importer = new HostTransport(options);
+  const exporter = new HostTransport({ handshakeMs: patientMs });
+  const importer = new HostTransport({ handshakeMs: patientMs, ...options });
   const source = allocateHostRegion({ bytes });
   const target = allocateHostRegion({ bytes });
   exporter.register(source);

@@ -31,6 +31,9 @@ export async function waitFor(what: string, condition: () => boolean): Promise<v
   }
 }
 
+/** How long a handshake may take on a machine that is busy with other things, in milliseconds. */
+export const patientMs = 60_000;
+
 export async function settled(peer: Peer): Promise<Peer> {
   await waitFor('a peer to settle', () => peer.status() !== 'connecting');
   return peer;

@@ -34,6 +34,7 @@ answerRequests({
     blocks = { count, words, wordsPerBlock: blockBytes / 4, generations, slots, rewritesPerTurn };
     for (let id = 0; id < count; id += 1) write(id);
     const transport = new HostTransport({
+      handshakeMs: 60_000,
       blockGenerations: { native: generations, count },
       slotGenerations: { native: slots, count: 2 },
     });

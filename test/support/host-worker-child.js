@@ -36,7 +36,7 @@ function request() {
 
 /** Two regions, a transport that is connected to itself, and transfers that follow each other for ever. */
 function pullForEver(onFirst) {
-  const transport = new HostTransport({ threads: 2 });
+  const transport = new HostTransport({ threads: 2, handshakeMs: 60_000 });
   for (let i = 0; i < 2; i += 1) transport.register(allocateHostRegion({ bytes }));
   const peer = transport.connect(transport.grant());
   let first = true;
@@ -99,7 +99,7 @@ const scenarios = {
     }),
   /** Nothing but an open transport: it must not hold the process. */
   idle: () => {
-    const transport = new HostTransport();
+    const transport = new HostTransport({ handshakeMs: 60_000 });
     transport.register(allocateHostRegion({ bytes: 4096 }));
     transport.connect(transport.grant());
   },

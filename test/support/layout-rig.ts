@@ -11,7 +11,7 @@ import { PeerPlans } from '../../lib/transfer/peer-plans.js';
 import type { Peer, TransferHandle, Transport } from '../../lib/transfer/transport.js';
 import { TransportChoice } from '../../lib/transfer/transport-choice.js';
 import { HostTransport } from '../../lib/transfer/transports/host.js';
-import { settled } from './host-fixture.js';
+import { patientMs, settled } from './host-fixture.js';
 import { layoutPair, type LayoutPair } from './layout-pair.js';
 import { sideMemory, type SideMemory, type Store } from './layout-memory.js';
 import { changedProgram, isSameCopy } from './program-change.js';
@@ -66,8 +66,8 @@ export class LayoutRig {
   }
 
   static async open(): Promise<LayoutRig> {
-    const exporter = new HostTransport();
-    const importer = new HostTransport({ threads: 2 });
+    const exporter = new HostTransport({ handshakeMs: patientMs });
+    const importer = new HostTransport({ threads: 2, handshakeMs: patientMs });
     const regions = Array.from({ length: 2 * slotsAtOnce }, () => allocateHostRegion({ bytes: regionBytes }));
     regions.forEach((region, index) => (index % 2 === 0 ? exporter : importer).register(region));
     const peer = await settled(importer.connect(exporter.grant()));

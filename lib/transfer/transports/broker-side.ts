@@ -43,7 +43,7 @@ export class BrokerSide {
   private listener: Pick<HostGrant, 'address' | 'token' | 'machine'> | null = null;
 
   constructor(private readonly setting: BrokerSetting) {
-    this.side = new PullSide(setting.transport);
+    this.side = new PullSide(this, setting.transport);
   }
 
   get onWake(): (() => void) | null {

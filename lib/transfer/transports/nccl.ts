@@ -84,7 +84,7 @@ export class NcclTransport implements Transport {
   /** Target: lines to sources. Source: lines from targets. */
   private readonly watches = new Set<End>();
   private readonly transfers = new Set<NcclTransfer>();
-  private readonly bell = new WakeListener(() => this.turn());
+  private readonly bell = new WakeListener(this, () => this.turn());
   private readonly closing = new Closing('nccl', { targetSafe: false, sourceSafe: false });
   private server: Server | null = null;
   private wakePending = false;

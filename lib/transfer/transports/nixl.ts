@@ -53,7 +53,7 @@ export class NixlTransport implements Transport {
   private readonly parts: readonly Map<number, NixlTransfer>[];
   /** Reported as failed while their memory was in doubt. */
   private readonly doubtful = new Set<NixlTransfer>();
-  private readonly side = new PullSide<NixlLink>('nixl');
+  private readonly side = new PullSide<NixlLink>(this, 'nixl');
   private granted: NativeNixlGrant | null = null;
   private regionCount = 0;
   private opened: Promise<void> | null = null;

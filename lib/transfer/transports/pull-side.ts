@@ -12,13 +12,18 @@ import { LinkPeer, type SharedLink } from './shared-link.js';
 import { WakeListener } from './wake-listener.js';
 
 export class PullSide<Link extends SharedLink> {
-  readonly wake = new WakeListener();
-  readonly settled = new SettledTransfers(this.wake);
+  readonly wake: WakeListener;
+  readonly settled: SettledTransfers;
   readonly closing: Closing;
   private readonly links = new Map<string, Link>();
 
-  /** @param transport - its name */
-  constructor(transport: string) {
+  /**
+   * @param owner - whose side this is; it lives until it is closed
+   * @param transport - its name
+   */
+  constructor(owner: object, transport: string) {
+    this.wake = new WakeListener(owner);
+    this.settled = new SettledTransfers(this.wake);
     this.closing = new Closing(transport);
   }
 

@@ -7,8 +7,14 @@ export class WakeListener {
   private missed = false;
   private readonly stop: () => void;
 
-  /** @param first - what the transport itself does at every wake-up, before it tells */
-  constructor(private readonly first: () => void = () => undefined) {
+  /**
+   * @param owner - what lives until `end`, whether anybody holds it or not: peers read its memory
+   * @param first - what the transport itself does at every wake-up, before it tells
+   */
+  constructor(
+    private readonly owner: object,
+    private readonly first: () => void = () => undefined,
+  ) {
     this.stop = onNativeWake(() => this.wake());
   }
 
