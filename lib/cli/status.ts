@@ -74,7 +74,7 @@ async function ask(address: string, timeoutMs: number, curve: CurvePeer | undefi
   };
   try {
     socket.connect(address);
-    await say({ header: 'CONNECT' });
+    // Who only asks is no client: nothing of it stays.
     await say({ header: 'STATUS' });
     for (;;) {
       const heard = decodeMessage('multi-frame', 'client', await socket.receive());

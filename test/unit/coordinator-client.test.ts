@@ -205,6 +205,7 @@ it('refuses what it cannot say, and everything once it is closed', async () => {
   client.close();
   await expect(all(request)).rejects.toMatchObject({ code: 'CLOSED' });
   expect(() => client.addRequest('p', wireMap({}))).toThrow('the client was closed');
+  await until('the coordinator knows', () => core.heard.at(-1)!.message.header === 'DISCONNECT');
   await expect(CoordinatorClient.connect({ address: 'tcp://127.0.0.1:9', connectMs: 50 })).rejects.toMatchObject({
     code: 'PEER_UNREACHABLE',
   });

@@ -42,6 +42,9 @@ export interface ClientRequestOptions {
 /** How often an attestation is repeated until it is taken. */
 const attestAgainMs = 100;
 
+/** How long the last word may take to go out. */
+const closeMs = 200;
+
 /** Replies that wait for their readers; beyond it the client stops reading its socket until some were taken. */
 const waitingMax = 4_096;
 
@@ -196,7 +199,18 @@ export class CoordinatorClient {
     this.isClosed = true;
     this.endAll(() => new HandoffError('CLOSED', 'the client was closed', { sourceSafe: false }));
     this.hasRoom?.();
-    this.socket.close();
+    // The coordinator stops what still runs, and forgets this client.
+    const frames = encodeMessage(this.profile, 'coordinator', { header: 'DISCONNECT' }) as Uint8Array[];
+    this.socket.linger = closeMs;
+    // Without a connection nothing goes out, and what is under way may wait for ever.
+    const timer = setTimeout(() => this.socket.close(), closeMs);
+    void this.sending
+      .then(() => this.socket.send(frames))
+      .catch(() => undefined)
+      .then(() => {
+        clearTimeout(timer);
+        this.socket.close();
+      });
   }
 
   private abort(request: ClientRequest): void {
