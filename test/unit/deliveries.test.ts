@@ -77,6 +77,9 @@ const release = (peer: string, requestId: number): Effect => {
 const reply = (peer: string, requestId: number): Effect => {
   return { kind: 'send', peer, message: { header: 'ENGINE_REPLY', requestId, body } };
 };
+const partial = (peer: string, requestId: number): Effect => {
+  return { kind: 'send', peer, message: { header: 'ENGINE_REPLY_PARTIAL', requestId, body } };
+};
 
 let scene: Scene;
 afterEach(() => scene.deliveries.close());
@@ -149,13 +152,14 @@ test('an engine that takes no more gets nothing more, and the core knows of what
   expect(scene.logged).toEqual(['engine does not read']);
 });
 
-test('a client that takes no more loses what waits: each request is ended, and told in a few bytes', async () => {
+test('a client that takes no more loses what waits: what still runs is ended, and each request told in a few bytes', async () => {
   scene = new Scene({ ...defaultOutboxLimits, messagesMax: 4 });
   scene.answers.set('c1', 'EAGAIN');
-  await scene.do(...[1, 2, 3, 4].map((id) => reply('c1', id)));
+  await scene.do(partial('c1', 1), partial('c1', 2), reply('c1', 3), reply('c1', 4));
   expect(scene.told).toEqual([]);
-  await scene.do(reply('c1', 4));
-  expect(scene.told).toEqual([1, 2, 3, 4].map((id) => `c1 ABORT_REQUEST ${id}`));
+  await scene.do(partial('c1', 2));
+  // Of the others the last word was lost: nothing of them runs any more.
+  expect(scene.told).toEqual([1, 2].map((id) => `c1 ABORT_REQUEST ${id}`));
   expect(scene.deliveries.counts.overflowed).toBe(4);
   scene.answers.delete('c1');
   await until('it is told', () => scene.sent.length === 4);
