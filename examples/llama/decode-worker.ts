@@ -65,7 +65,7 @@ class DecodeWorker {
   }
 
   take(id: string, prompt: readonly number[], limit: number, ticket: string): void {
-    this.watch.look();
+    this.look();
     this.digests.set(id, []);
     try {
       const { kvMeta, blockIds } = decodeTicket(ticket);
@@ -77,7 +77,7 @@ class DecodeWorker {
     } catch (error) {
       this.refused(id, error);
     }
-    this.watch.look();
+    this.look();
     this.wake();
   }
 
@@ -149,19 +149,15 @@ class DecodeWorker {
 
   /** Turns of the engine, until there is nothing to do: what landed, who is admitted, one evaluation. */
   private async turn(): Promise<void> {
-    const { handoff, engine, watch } = this;
+    const { handoff, engine } = this;
     while (this.again && !this.isStopped) {
       this.again = false;
-      watch.look();
+      this.look();
       this.coordinated?.drain();
       handoff.pollPendingKvImports();
-      const landed = watch.look();
-      if (this.corrupts && landed !== null && landed.block >= 0) {
-        this.corrupts = false;
-        engine.memory.flipBit(landed.block);
-      }
+      this.look();
       handoff.scheduleWaitingRequests(0);
-      watch.look();
+      this.look();
       await engine.step();
       this.tellOperations();
       if (engine.hasWork || handoff.hasAdmittableKvImport) this.again = true;
@@ -171,6 +167,14 @@ class DecodeWorker {
     this.turning = false;
     // Bytes that land wake this process; a peer is looked at now and then.
     if (!this.isStopped && handoff.pendingKvImportCount > 0) this.timer = setTimeout(() => this.wake(), 1);
+  }
+
+  /** Tells what is new. Whichever look finds that state has landed, nobody has used it yet. */
+  private look(): void {
+    const landed = this.watch.look();
+    if (!this.corrupts || landed === null || landed.block < 0) return;
+    this.corrupts = false;
+    this.engine.memory.flipBit(landed.block);
   }
 
   private tellOperations(): void {
