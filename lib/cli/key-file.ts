@@ -1,5 +1,8 @@
-/** Files that the commands share: one end's CURVE keys, and the allow-list of a coordinator. Reads and checks, no more. */
-import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
+/**
+ * Files that the commands share: one end's CURVE keys, and the allow-list of a coordinator. Reads and checks, no more; what
+ * is no regular file is refused, since reading it may never end.
+ */
+import { closeSync, constants, fstatSync, openSync, readFileSync, type Stats } from 'node:fs';
 import {
   checkAllowList,
   checkKeyFile,
@@ -18,9 +21,12 @@ import { HandoffError, isHandoffError } from '../errors.js';
 function readJson(file: string, flag: string, isSecret: boolean): unknown {
   try {
     // What is looked at is what is read, whatever becomes of the name.
-    const descriptor = openSync(file, 'r');
+    // Without waiting: a pipe that nobody writes to would never open.
+    const descriptor = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
     try {
-      const { mode } = fstatSync(descriptor);
+      const stats = fstatSync(descriptor);
+      if (!stats.isFile()) throw notRegular(kindOf(stats), file, flag);
+      const { mode } = stats;
       if (isSecret) checkPrivate(mode, file, flag);
       // Who can write it decides who is let in.
       else if ((mode & 0o002) !== 0) throw tooOpen(mode, file, flag, 'written by its owner only', 'o-w');
@@ -30,12 +36,25 @@ function readJson(file: string, flag: string, isSecret: boolean): unknown {
     }
   } catch (cause) {
     if (isHandoffError(cause)) throw cause;
+    // A socket cannot be opened at all.
+    if ((cause as NodeJS.ErrnoException).code === 'ENXIO') throw notRegular('a socket', file, flag);
     // What the file holds is not repeated: it may be a secret.
     const why = cause instanceof SyntaxError ? 'it is no JSON' : (cause as Error).message;
     throw new HandoffError('OPTION_INVALID', `${flag}: ${file} cannot be read because ${why}`, {
       details: { path: flag },
     });
   }
+}
+
+function kindOf(stats: Stats): string {
+  if (stats.isDirectory()) return 'a directory';
+  return stats.isFIFO() ? 'a pipe' : 'a device';
+}
+
+function notRegular(got: string, file: string, flag: string): HandoffError {
+  return new HandoffError('OPTION_INVALID', `${flag}: expected ${file} to be a regular file, got ${got}`, {
+    details: { path: flag },
+  });
 }
 
 function checkPrivate(mode: number, file: string, flag: string): void {

@@ -1,6 +1,16 @@
 /** `state-handoff coordinator` and `status` as processes: what they print, what they refuse, how they end. */
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
-import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import {
+  chmodSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Dealer } from 'zeromq';
@@ -307,6 +317,49 @@ it('reads its allow-list again on SIGHUP, and keeps the one it has when the new 
     expect(log()).toContain('peers.third.role: expected engine, client, observer, got');
     expect([ask('first', 500), ask('second')]).toEqual([1, 0]);
   } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+it('takes keys and lists from regular files only, and waits for no writer of a pipe', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'state-handoff-keys-'));
+  const at = (name: string): string => join(folder, name);
+  const listener = createServer();
+  try {
+    call('keys', 'router', '--out', at('router.json'));
+    call('keys', 'watcher', '--out', at('watcher.json'), '--peers', at('peers.json'), '--role', 'observer');
+    execFileSync('mkfifo', ['-m', '600', at('pipe')]);
+    symlinkSync(at('pipe'), at('link'));
+    await new Promise<void>((resolve) => listener.listen(at('socket'), resolve));
+    const expected = (flag: string, file: string, got: string): string =>
+      `${flag}: expected ${file} to be a regular file, got ${got}`;
+    const kinds: readonly (readonly [file: string, got: string])[] = [
+      [at('pipe'), 'a pipe'],
+      [at('link'), 'a pipe'],
+      [folder, 'a directory'],
+      ['/dev/zero', 'a device'],
+      [at('socket'), 'a socket'],
+    ];
+    for (const [file, got] of kinds) {
+      const [asKeys, asList] = [
+        call('coordinator', '--key-file', file, '--peers', at('peers.json')),
+        call('coordinator', '--key-file', at('router.json'), '--peers', file),
+      ];
+      expect([asKeys.stderr, asKeys.status]).toEqual([expect.stringContaining(expected('key-file', file, got)), 2]);
+      expect([asList.stderr, asList.status]).toEqual([expect.stringContaining(expected('peers', file, got)), 2]);
+    }
+    const files = ['--key-file', at('router.json'), '--peers', at('peers.json')];
+    const { child, first, log } = await run('--address', 'tcp://127.0.0.1:0', ...files);
+    rmSync(at('peers.json'));
+    execFileSync('mkfifo', ['-m', '600', at('peers.json')]);
+    child.kill('SIGHUP');
+    await until('the list of before is kept', () => log().includes('allow-list kept'));
+    expect(log()).toContain(expected('peers', at('peers.json'), 'a pipe'));
+    const { public_key: serverKey } = JSON.parse(readFileSync(at('router.json'), 'utf8')) as { public_key: string };
+    const keys = ['--key-file', at('watcher.json'), '--server-key', serverKey];
+    expect(call('status', first.address, ...keys).status).toBe(0);
+  } finally {
+    listener.close();
     rmSync(folder, { recursive: true });
   }
 });
