@@ -53,6 +53,8 @@ function closure(names) {
 
 /** Packages of one platform's binaries, and what only builds need. */
 const leftOut = /^(?:@swc|@rollup|node-gyp|typescript|fsevents)/;
+/** Of zeromq's binaries, those of other systems; of what loads them, what builds them. */
+const otherFiles = /\/zeromq\/build\/(?:darwin|win32|linux\/arm64)|\/cmake-ts\/build\/(?:lib|main)\.m?js$/;
 
 function compileInto(bundle) {
   for (const folder of compiledFolders) {
@@ -115,7 +117,7 @@ const jestConfig = `module.exports = {
   testEnvironment: 'node',
   testMatch: ['<rootDir>/test/gpu/**/*.test.js'],
   transform: {},
-  moduleNameMapper: { '^state-handoff$': '<rootDir>/lib/index.js', '^state-handoff/testing$': '<rootDir>/lib/testing/index.js' },
+  moduleNameMapper: { '^state-handoff$': '<rootDir>/lib/index.js', '^state-handoff/coordinator$': '<rootDir>/lib/coordinator.js', '^state-handoff/testing$': '<rootDir>/lib/testing/index.js' },
   modulePathIgnorePatterns: ['<rootDir>/dist/'],
   haste: { enableSymlinks: false },
   watchman: false,
@@ -138,13 +140,16 @@ function main() {
     run('tar', ['-xzf', packed, '--strip-components=1', '-C', join(bundle, 'node')], scratch);
     compileInto(bundle);
     const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
-    const packages = closure([...Object.keys(manifest.dependencies), 'jest', 'fast-check']);
+    const needed = { ...manifest.dependencies, ...manifest.optionalDependencies };
+    const packages = closure([...Object.keys(needed), 'jest', 'fast-check']);
     for (const path of packages) {
       if (leftOut.test(path.replace(/^.*node_modules\//, ''))) continue;
       cpSync(join(root, path), join(bundle, path), {
         recursive: true,
         filter: (from) =>
-          !/\.(?:map|md|d\.ts|mts|cts)$/.test(from) && !(from !== join(root, path) && from.endsWith('node_modules')),
+          !/\.(?:map|md|d\.ts|mts|cts)$/.test(from) &&
+          !otherFiles.test(from) &&
+          !(from !== join(root, path) && from.endsWith('node_modules')),
       });
     }
     for (const path of [
@@ -159,6 +164,10 @@ function main() {
       cpSync(join(root, path), join(bundle, path), { recursive: true });
     }
     writeFileSync(join(bundle, 'jest.config.js'), jestConfig);
+    // Optional packages are not missed until something needs them.
+    for (const name of Object.keys(needed)) {
+      if (!leftOut.test(name)) run(join(bundle, 'node', 'bin', 'node'), ['-e', `require('${name}')`], bundle);
+    }
     const scripts = {
       'run-gpu-tests': shell('exec ./node/bin/node --expose-gc node_modules/jest/bin/jest.js --runInBand "$@"'),
       'run-gpu-bench': shell('exec ./node/bin/node scripts/bench-gpu.js "$@"'),

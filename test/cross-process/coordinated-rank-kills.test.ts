@@ -11,7 +11,7 @@ let fleet: CoordinatedFleet;
 let prefill: RankProcess;
 
 beforeEach(async () => {
-  fleet = await CoordinatedFleet.open('host');
+  fleet = await CoordinatedFleet.open({ backend: 'host' });
 });
 afterEach(() => fleet.close());
 

@@ -1,22 +1,19 @@
-/**
- * The NCCL transport on real GPUs with NCCL itself: one GPU, or two with `STATE_HANDOFF_GPUS=0,1`. On one GPU the two
- * processes pretend to be of two hosts and talk over loopback, since NCCL refuses two ranks of one GPU otherwise.
- */
+/** The NCCL transport on real GPUs with NCCL itself: one GPU, or two with `STATE_HANDOFF_GPUS=0,1`. */
 import { allocateCudaRegion, type CudaRegion } from '../../lib/memory/cuda-region.js';
 import type { JsonObject } from '../../lib/json.js';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import { NcclTransport, type NcclTransportOptions } from '../../lib/transfer/transports/nccl.js';
 import type { Peer, TransferHandle } from '../../lib/transfer/transport.js';
 import { startChild, type Child } from '../support/child-process.js';
-import { gpuMissing, testGpus } from '../support/gpu-missing.js';
+import { gpuMissing, ncclMissing, testGpus } from '../support/gpu-missing.js';
 import { blockProgram, requestOf } from '../support/host-fixture.js';
+import { hostOfItsOwn } from '../support/nccl-host.js';
 import { describeOptional } from '../support/optional.js';
 import { eachFragment } from '../support/program-oracle.js';
 
 const bytes = 64 << 20;
 const blockBytes = 1 << 18;
 const filler = 0xee;
-const library = process.env['STATE_HANDOFF_NCCL'] === undefined ? 'STATE_HANDOFF_NCCL names no library' : null;
 
 const whole = (): CopyProgram => {
   const ids = Int32Array.from({ length: bytes / blockBytes }, (_, i) => (i * 37 + 5) % (bytes / blockBytes));
@@ -48,15 +45,14 @@ function expectedBytes(program: CopyProgram, seed: number): Uint8Array {
   return target;
 }
 
-describeOptional('gpu', gpuMissing() ?? library, 'nccl between processes', () => {
+describeOptional('gpu', gpuMissing() ?? ncclMissing(), 'nccl between processes', () => {
   const gpus = testGpus();
   let region: CudaRegion;
   let transport: NcclTransport;
   let peer: Peer;
 
   beforeAll(() => {
-    if (gpus.source !== gpus.target) return;
-    Object.assign(process.env, { NCCL_HOSTID: 'target', NCCL_NET: 'Socket', NCCL_SOCKET_IFNAME: 'lo' });
+    if (gpus.source === gpus.target) Object.assign(process.env, hostOfItsOwn());
   });
 
   beforeEach(async () => {
@@ -77,8 +73,7 @@ describeOptional('gpu', gpuMissing() ?? library, 'nccl between processes', () =>
   });
 
   async function source(seed: number, options: Partial<NcclTransportOptions> = {}): Promise<Child> {
-    const env = gpus.source === gpus.target ? { NCCL_HOSTID: 'source' } : {};
-    const child = startChild('nccl-end', [], env);
+    const child = startChild('nccl-end', [], gpus.source === gpus.target ? hostOfItsOwn() : {});
     const grant = await child.ask<JsonObject>('open', { bytes, seed, device: gpus.source, options });
     expect(await child.ask('connect', { grant: transport.grant() })).toBeNull();
     peer = transport.connect(grant);

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { Coordinator, CoordinatorClient, CoordinatorServer, wireMap } from 'state-handoff/coordinator';
 import type { HandoffError } from 'state-handoff';
 import { startChild, type Child } from './child-process.js';
+import { hostOfItsOwn } from './nccl-host.js';
 import { until } from './waiting.js';
 
 export interface RankState {
@@ -37,6 +38,25 @@ export interface Asked {
   readonly sourceSafe: Promise<void>;
 }
 
+/** Which of a machine's GPUs the pools of prefill and decode engines are on. */
+export interface FleetGpus {
+  readonly source: number;
+  readonly target: number;
+}
+
+/** Counts how often it told a source to send. */
+class CountingCoordinator extends Coordinator {
+  sendsTold = 0;
+
+  override receive(...heard: Parameters<Coordinator['receive']>): ReturnType<Coordinator['receive']> {
+    const effects = super.receive(...heard);
+    for (const effect of effects) {
+      if (effect.kind === 'send' && effect.message.header === 'SEND_KV') this.sendsTold += 1;
+    }
+    return effects;
+  }
+}
+
 const count = 24;
 const prompt = Array.from('The quick brown fox jumps over the lazy dog.', (letter) => letter.charCodeAt(0));
 const waitingMs = 60_000;
@@ -45,18 +65,23 @@ export class CoordinatedFleet {
   private engines = 0;
 
   private constructor(
+    private readonly core: CountingCoordinator,
     private readonly server: CoordinatorServer,
     readonly client: CoordinatorClient,
-    private readonly backend: string,
+    private readonly memory: { readonly backend: string; readonly gpus?: FleetGpus },
     private readonly env: Record<string, string>,
   ) {}
 
-  static async open(backend: string, env: Record<string, string> = {}): Promise<CoordinatedFleet> {
-    const core = new Coordinator({ instance: 'run', isDisaggregated: true });
+  /** @param memory - where pools are: in host memory, or on `gpus` where those are named */
+  static async open(
+    memory: { readonly backend: string; readonly gpus?: FleetGpus },
+    env: Record<string, string> = {},
+  ): Promise<CoordinatedFleet> {
+    const core = new CountingCoordinator({ instance: 'run', isDisaggregated: true });
     const address = 'tcp://127.0.0.1:0';
     const server = await CoordinatorServer.start({ core, address, fallsBack: false, heartbeatMs: 1_000 });
     const client = await CoordinatorClient.connect({ address: server.address, connectMs: waitingMs });
-    return new CoordinatedFleet(server, client, backend, env);
+    return new CoordinatedFleet(core, server, client, memory, env);
   }
 
   /** The ranks of a new engine, rank 0 first; resolves when it is registered. */
@@ -64,11 +89,17 @@ export class CoordinatedFleet {
     this.engines += 1;
     const name = `${role}-${this.engines}-${process.pid}-${randomBytes(4).toString('hex')}`;
     const secret = randomBytes(16).toString('hex');
-    const children = Array.from({ length: tp }, () => startChild('coordinated-rank', [], this.env));
-    const { backend } = this;
+    const { backend, gpus } = this.memory;
+    const sharesGpu = gpus !== undefined && gpus.source === gpus.target;
+    const children = Array.from({ length: tp }, () =>
+      startChild('coordinated-rank', [], { ...this.env, ...(sharesGpu ? hostOfItsOwn() : {}) }),
+    );
     const { address } = this.server;
+    const device = gpus?.[role === 'prefill' ? 'source' : 'target'] ?? null;
     await Promise.all(
-      children.map((child, rank) => child.ask('open', { role, backend, address, name, place: { tp, rank }, secret })),
+      children.map((child, rank) =>
+        child.ask('open', { role, backend, device, address, name, place: { tp, rank }, secret }),
+      ),
     );
     return children.map((child) => ({ ...child, name, until: (what, holds) => comes(child, what, holds) }));
   }
@@ -118,6 +149,11 @@ export class CoordinatedFleet {
           pins + imports.length + quarantine + pushes + blocksHeld === 0,
       );
     }
+  }
+
+  /** How many sources the coordinator told to send. */
+  get sendsTold(): number {
+    return this.core.sendsTold;
   }
 
   /** Engines that the coordinator knows. */

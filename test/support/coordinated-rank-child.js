@@ -1,5 +1,5 @@
 'use strict';
-// One rank of the reference engine behind a coordinator, in a process of its own: in host memory, or over NCCL in GPU memory.
+// One rank of the reference engine behind a coordinator, in a process of its own: in host memory, or in that of a GPU.
 // A test can hold it back at several places, and have it die or tell at others. When another rank is lost, what runs here
 // fails, and the SDK is polled until it knows.
 const { StateHandoff } = require('../../dist/lib/index.js');
@@ -24,7 +24,7 @@ const holding = (Kind) =>
     }
   };
 
-async function open({ role, backend, address, name, place: at, secret }) {
+async function open({ role, backend, device, address, name, place: at, secret }) {
   const links = await sdk.openRankLinks(sdk.rankShape({ tp: at.tp }), at.rank, name, secret);
   const { place, peers, group, wakeUp } = links;
   const onToken = ({ requestId, token, index }) => {
@@ -34,9 +34,9 @@ async function open({ role, backend, address, name, place: at, secret }) {
   const options = { ...limits, role, model, ranks: { place, peers }, onToken };
   const slice = sdk.rankSlice(model, place.parallelism);
   const engine =
-    backend === 'nccl'
-      ? new (holding(sdk.CudaEngine))(options, sdk.cudaMemory({ ...sizes, slice, device: role === 'prefill' ? 0 : 1 }))
-      : new (holding(sdk.Engine))({ ...options, memory: sdk.nativeMemory({ ...sizes, slice }) });
+    device === null
+      ? new (holding(sdk.Engine))({ ...options, memory: sdk.nativeMemory({ ...sizes, slice }) })
+      : new (holding(sdk.CudaEngine))(options, sdk.cudaMemory({ ...sizes, slice, device }));
   const handoff = new StateHandoff(engine, { instance: name, incarnation: 'boot-1' });
   engine.attachHandoff(handoff);
   const tickets = new Map();

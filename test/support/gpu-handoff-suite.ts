@@ -6,6 +6,7 @@
 import { randomBytes } from 'node:crypto';
 import type { Child } from './child-process.js';
 import { startChild } from './child-process.js';
+import { hostOfItsOwn } from './nccl-host.js';
 
 export interface GpuHandoffSetting {
   readonly env?: Readonly<Record<string, string>>;
@@ -61,15 +62,6 @@ const layouts: Readonly<Record<Role, object>> = {
 };
 
 export function gpuHandoffSuite({ env = {}, gpus, nccl, nixl, isWhole }: GpuHandoffSetting): void {
-  let started = 0;
-
-  /** NCCL takes two ranks of one GPU only when it believes them to be of two machines. */
-  function hostEnv(sourceTp: number, targetTp: number): Record<string, string> {
-    const sharesGpu = gpus.source === gpus.target || sourceTp !== targetTp;
-    if (!sharesGpu) return {};
-    return { NCCL_HOSTID: `rank-${(started += 1)}`, NCCL_NET: 'Socket', NCCL_SOCKET_IFNAME: 'lo' };
-  }
-
   async function instance(
     role: Role,
     tp: number,
@@ -80,7 +72,10 @@ export function gpuHandoffSuite({ env = {}, gpus, nccl, nixl, isWhole }: GpuHand
     const world = `gpu-${process.pid}-${randomBytes(6).toString('hex')}`;
     const secret = randomBytes(16).toString('hex');
     const devices = role === 'prefill' ? [gpus.source, gpus.target] : [gpus.target, gpus.source];
-    const ranks = Array.from({ length: tp }, () => startChild('gpu-rank', [], { ...env, ...hostEnv(tp, otherTp) }));
+    const sharesGpu = gpus.source === gpus.target || tp !== otherTp;
+    const ranks = Array.from({ length: tp }, () =>
+      startChild('gpu-rank', [], { ...env, ...(sharesGpu ? hostOfItsOwn() : {}) }),
+    );
     await Promise.all(
       ranks.map((rank, index) =>
         rank.ask('open', {

@@ -11,6 +11,11 @@ export function gpuMissing(): string | null {
   }
 }
 
+/** Why these tests have no NCCL; null when they have. */
+export function ncclMissing(): string | null {
+  return process.env['STATE_HANDOFF_NCCL'] === undefined ? 'STATE_HANDOFF_NCCL names no library' : null;
+}
+
 /** Prefill's GPU and decode's: `STATE_HANDOFF_GPUS=0,1`, or else 0 for both. */
 export function testGpus(): { readonly source: number; readonly target: number } {
   const [source = 0, target = source] = (process.env['STATE_HANDOFF_GPUS'] ?? '0').split(',').map(Number);
