@@ -16,6 +16,7 @@ import { openMetrics, type MetricsEndpoint } from '../control/zeromq/metrics-end
 import { argumentError, HandoffError, isHandoffError } from '../errors.js';
 import { isRecord } from '../json.js';
 import { parseInferenceShards, requireDisaggregated } from '../topology/inference-shards.js';
+import { growHeapFreely } from './heap-growth.js';
 import { readAllowList, readKeyFile } from './key-file.js';
 import type { Command } from './state-handoff.js';
 
@@ -87,6 +88,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       // Above every id of the run before, which engines may still hold.
       firstRequestId: Date.now() * 1_000,
     });
+    growHeapFreely();
     const server = await CoordinatorServer.start({
       core,
       address: textOf(settings, 'address', 'tcp://127.0.0.1:5757'),

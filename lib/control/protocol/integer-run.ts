@@ -4,8 +4,10 @@
  * the true one; where it does not, the answer is no, and who asked looks more slowly.
  */
 
-/** Bytes of an integer by its first one; 0: this begins none. */
-const sizes = new Uint8Array(256).fill(1, 0, 0x80).fill(1, 0xe0);
+/** More than any frame has: a step of it ends every walk. */
+const astray = 2 ** 28;
+/** Bytes of an integer by its first one; {@link astray}: this begins none. */
+const sizes = new Int32Array(256).fill(astray).fill(1, 0, 0x80).fill(1, 0xe0);
 [0xcc, 0xcd, 0xce, 0xcf].forEach((first, power) => (sizes[first] = 1 + 2 ** power));
 [0xd0, 0xd1, 0xd2, 0xd3].forEach((first, power) => (sizes[first] = 1 + 2 ** power));
 
@@ -35,16 +37,13 @@ export function integersFill(bytes: Uint8Array, from: number, count: number): bo
   let [a, b, c, d] = [from, walkB.at, walkC.at, walkD.at];
   let steps = 0;
   for (; a < toB && b < toC && c < toD && d < end; steps++) {
-    const [sizeA, sizeB, sizeC, sizeD] = [sizes[bytes[a]!]!, sizes[bytes[b]!]!, sizes[bytes[c]!]!, sizes[bytes[d]!]!];
-    if (sizeA === 0) return false;
-    if (sizeB === 0) walkB.strayedAt = b;
-    if (sizeC === 0) walkC.strayedAt = c;
-    if (sizeD === 0) walkD.strayedAt = d;
-    a += sizeA;
-    b += sizeB === 0 ? 1 : sizeB;
-    c += sizeC === 0 ? 1 : sizeC;
-    d += sizeD === 0 ? 1 : sizeD;
+    a += sizes[bytes[a]!]!;
+    b += sizes[bytes[b]!]!;
+    c += sizes[bytes[c]!]!;
+    d += sizes[bytes[d]!]!;
   }
+  // Each has fallen into step by then, or never will.
+  if (Math.max(a, b, c, d) >= astray) return false;
   const first: Walk = { at: a, steps, strayedAt: -1 };
   walkTo(bytes, first, toB);
   if (first.strayedAt >= 0) return false;
@@ -62,9 +61,8 @@ export function integersFill(bytes: Uint8Array, from: number, count: number): bo
     while (step < trailSteps && trails[index * trailSteps + step] !== at) {
       if (trails[index * trailSteps + step]! < at) step++;
       else {
-        const size = sizes[bytes[at]!]!;
-        if (size === 0) return false;
-        at += size;
+        at += sizes[bytes[at]!]!;
+        if (at >= astray) return false;
         total++;
       }
     }
@@ -89,8 +87,8 @@ function begin(bytes: Uint8Array, from: number, index: number): Walk {
 function walkTo(bytes: Uint8Array, walk: Walk, until: number): void {
   while (walk.at < until) {
     const size = sizes[bytes[walk.at]!]!;
-    if (size === 0) walk.strayedAt = walk.at;
-    walk.at += size === 0 ? 1 : size;
+    if (size === astray) walk.strayedAt = walk.at;
+    walk.at += size === astray ? 1 : size;
     walk.steps++;
   }
 }

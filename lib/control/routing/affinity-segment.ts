@@ -22,6 +22,8 @@ const ageClasses = 64;
 export interface SegmentTable {
   /** Whether a holder's stamp still counts. */
   isAlive(column: number, stamp: number): boolean;
+  /** Columns from here on hold nothing. */
+  readonly columnsEnd: number;
   /** How many stamps ago this one was the newest. */
   age(stamp: number): number;
   /** Living slots of a segment beyond which the oldest are dropped; infinite where it can be split. */
@@ -86,14 +88,16 @@ export class AffinitySegment {
       const keyHigh = keys[2 * slot + 1]!;
       if (keyLow === 0 && keyHigh === 0) return count;
       if (keyLow === low && keyHigh === high) {
-        let isFull = columns !== null;
-        for (let way = 0, at = slot * ways; way < ways; way++, at++) {
+        const from = slot * ways;
+        if (columns === null) return this.#findOrdered(from, found);
+        let isFull = true;
+        for (let at = from; at < from + ways; at++) {
           const stamp = stamps[at]!;
           if (stamp === 0) {
             isFull = false;
             continue;
           }
-          const column = columns === null ? way : columns[at]!;
+          const column = columns[at]!;
           if (!this.table.isAlive(column, stamp)) continue;
           found.columns[count] = column;
           found.stamps[count++] = stamp;
@@ -102,6 +106,20 @@ export class AffinitySegment {
       }
       if (++slot === slots) slot = 0;
     }
+  }
+
+  /** The living holders of the one slot that a block has while holders are ordered. */
+  #findOrdered(from: number, found: FoundHolders): number {
+    const [stamps, table] = [this.#stamps, this.table];
+    const end = Math.min(orderedHolders, table.columnsEnd);
+    let count = 0;
+    for (let column = 0; column < end; column++) {
+      const stamp = stamps[from + column]!;
+      if (stamp === 0 || !table.isAlive(column, stamp)) continue;
+      found.columns[count] = column;
+      found.stamps[count++] = stamp;
+    }
+    return count;
   }
 
   /** Reads where a hash would lie, and nothing more: see the table's `#readAhead`. */

@@ -50,6 +50,7 @@ export class AffinityTable implements SegmentTable {
   /** For each column the smallest count that is its engine's own; what is below was an engine's before it. */
   readonly #since = new Float64Array(affinityColumnsMax);
   readonly #taken = new Uint8Array(affinityColumnsMax);
+  #columnsEnd = 0;
   readonly #seed: readonly [number, number];
   readonly #expires: boolean;
   #sweepAt = 0;
@@ -102,6 +103,7 @@ export class AffinityTable implements SegmentTable {
     const column = this.#taken.indexOf(0);
     if (column < 0) return null;
     this.#taken[column] = 1;
+    this.#columnsEnd = Math.max(this.#columnsEnd, column + 1);
     return column;
   }
 
@@ -182,6 +184,11 @@ export class AffinityTable implements SegmentTable {
     return Array.from({ length: count }, (_, at) => {
       return { column: columns[at]!, recency: this.#stamps.countOf(stamps[at]!) + 1 };
     }).sort((a, b) => a.column - b.column);
+  }
+
+  /** For the segments. @internal */
+  get columnsEnd(): number {
+    return this.#columnsEnd;
   }
 
   /** For the segments. @internal */

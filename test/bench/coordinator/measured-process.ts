@@ -3,6 +3,7 @@
  * or a ROUTER that sends back what it gets and decodes nothing.
  */
 import { Router } from 'zeromq';
+import { growHeapFreely } from '../../../lib/cli/heap-growth.js';
 import { Coordinator } from '../../../lib/control/coordinator/coordinator.js';
 import { CoordinatorServer } from '../../../lib/control/zeromq/coordinator-server.js';
 import { encodeValue } from '../../../lib/control/protocol/wire-bytes.js';
@@ -24,6 +25,7 @@ async function startCoordinator(setting: Setting): Promise<string> {
     affinityTtlMs: 3_600_000,
     affinityBlocksMax,
   });
+  growHeapFreely();
   server = await CoordinatorServer.start({ core, heartbeatMs });
   return server.address;
 }
