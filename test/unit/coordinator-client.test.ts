@@ -226,3 +226,13 @@ it('vouches for the death of an engine until that is taken, and says when it is 
   client.close();
   await expect(client.attestDead('engine', 'second')).rejects.toMatchObject({ code: 'CLOSED' });
 });
+
+it('vouches for one death to several who ask at once, each with its own deadline', async () => {
+  const heardWord = (): boolean => core.heard.some(({ message }) => message.header === 'RELEASE_KV_OWNER');
+  const both = [client.attestDead('engine', 'first'), client.attestDead('engine', 'first')];
+  const impatient = client.attestDead('engine', 'first', 0);
+  await expect(impatient).rejects.toMatchObject({ code: 'PEER_UNREACHABLE' });
+  await until('the attestation came', heardWord);
+  tell({ header: 'RELEASE_KV_OWNER_ACK', instance: 'relay', owner: 'engine/first' });
+  await Promise.all(both);
+});

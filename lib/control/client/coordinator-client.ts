@@ -56,8 +56,8 @@ export class CoordinatorClient {
   private hasRoom: (() => void) | null = null;
   private sending: Promise<void> = Promise.resolve();
   private connected: (() => void) | null = null;
-  /** By owner: who waits for its attestation to be taken. */
-  private readonly attested = new Map<string, () => void>();
+  /** By owner: who wait for its attestation to be taken. */
+  private readonly attested = new Map<string, Set<() => void>>();
   private isClosed = false;
   private refusedKey = false;
   private instanceName: string | null = null;
@@ -97,10 +97,11 @@ export class CoordinatorClient {
     private readonly socket: Dealer,
     private readonly profile: WireProfile,
   ) {
-    const refused = (): void => {
-      this.refusedKey = true;
-    };
-    void watchDisconnects(socket.events, () => this.lose(), refused);
+    void watchDisconnects(
+      socket.events,
+      () => this.lose(),
+      () => this.wasRefused(),
+    );
     void this.serve();
   }
 
@@ -172,7 +173,10 @@ export class CoordinatorClient {
    */
   async attestDead(instance: string, incarnation: string, deadlineMs = 30_000): Promise<void> {
     const owner = `${instance}/${incarnation}`;
-    const taken = new Promise<boolean>((resolve) => this.attested.set(owner, () => resolve(true)));
+    const waiting = this.attested.get(owner) ?? new Set();
+    this.attested.set(owner, waiting);
+    let take = (): void => undefined;
+    const taken = new Promise<boolean>((resolve) => waiting.add((take = () => resolve(true))));
     const end = Date.now() + deadlineMs;
     try {
       for (;;) {
@@ -189,7 +193,8 @@ export class CoordinatorClient {
           throw new HandoffError('PEER_UNREACHABLE', `the coordinator did not take the attestation of ${owner}`);
       }
     } finally {
-      this.attested.delete(owner);
+      waiting.delete(take);
+      if (waiting.size === 0) this.attested.delete(owner);
     }
   }
 
@@ -225,7 +230,7 @@ export class CoordinatorClient {
     this.sending = this.sending
       .then(() => (this.isClosed ? undefined : this.socket.send(frames)))
       .catch((error: unknown) => {
-        if (!this.isClosed) this.endAll(() => lost(error));
+        if (!this.isClosed) this.endAll(() => lost(undefined, error));
       });
   }
 
@@ -242,7 +247,7 @@ export class CoordinatorClient {
       } catch (error) {
         if (this.isClosed) return;
         // One message that is none; those after it may be.
-        if (!isHandoffError(error)) return this.endAll(() => lost(error));
+        if (!isHandoffError(error)) return this.endAll(() => lost(undefined, error));
       }
     }
   }
@@ -253,7 +258,7 @@ export class CoordinatorClient {
       this.connected?.();
       return;
     }
-    if (message.header === 'RELEASE_KV_OWNER_ACK') this.attested.get(message.owner)?.();
+    if (message.header === 'RELEASE_KV_OWNER_ACK') for (const take of this.attested.get(message.owner) ?? []) take();
     if (!('requestId' in message)) return;
     const request = this.requests.get(message.requestId);
     if (request === undefined) return;
@@ -328,6 +333,14 @@ export class CoordinatorClient {
     this.say({ header: 'CONNECT' });
   }
 
+  /** The coordinator lets this key in no more: what waits for a connection would wait for ever. */
+  private wasRefused(): void {
+    this.refusedKey = true;
+    // It goes out behind what it ends, should there be a connection again.
+    for (const requestId of this.requests.keys()) this.say({ header: 'ABORT_REQUEST', requestId });
+    this.endAll(() => lost('the coordinator refuses this key'));
+  }
+
   private endAll(error: () => HandoffError): void {
     for (const request of this.requests.values()) {
       request.fail(error());
@@ -341,9 +354,6 @@ function aborted(): HandoffError {
   return new HandoffError('ABORTED', 'the request was aborted', { sourceSafe: false });
 }
 
-function lost(cause?: unknown): HandoffError {
-  return new HandoffError('PEER_LOST', 'the connection to the coordinator was lost; the request may still run', {
-    sourceSafe: false,
-    cause,
-  });
+function lost(why = 'the connection to the coordinator was lost', cause?: unknown): HandoffError {
+  return new HandoffError('PEER_LOST', `${why}; the request may still run`, { sourceSafe: false, cause });
 }
