@@ -10,6 +10,7 @@ export type {
   LogLevel,
   PeerId,
   PinSnapshot,
+  Registration,
 } from './control/coordinator/interface.js';
 export type { RoutingPolicy } from './control/routing/engine-chooser.js';
 export type { Behaviour } from './control/routing/scoring.js';

@@ -37,7 +37,9 @@ async function use(socket: Dealer): Promise<number> {
   let answered = 0;
   for (let id = 0; id < each; id++) {
     await socket.send(encode(submitMessage(id)));
-    const message = decodeMessage('multi-frame', 'client', await socket.receive());
+    let message = decodeMessage('multi-frame', 'client', await socket.receive());
+    // A look whether this client is still there, because another connection ended.
+    while (message.header === 'CONNECT_ACK') message = decodeMessage('multi-frame', 'client', await socket.receive());
     if (message.header === 'ENGINE_REPLY' && message.requestId === id) answered++;
   }
   return answered;

@@ -132,6 +132,43 @@ test('an engine that is killed with nothing in flight is found, the others stay,
   await comes(two, 'all is back', ({ free, imports }) => free === usableBlocks && imports === 0);
 }, 240_000);
 
+test('a client that is killed without a word is found: its requests stop, its record goes, the others go on', async () => {
+  const router = await route();
+  const prefill = await engine('prefill', router.address);
+  const decode = await engine('decode', router.address, true);
+  const doomed = startChild('coordinator-client');
+  await doomed.ask('connect', { address: router.address });
+  const client = await connect(router.address);
+  for (let count = 0; count < 2; count++) await doomed.ask('ask', { prompt, count: 4 });
+  const living = answered(ask(client));
+  const held = (count: number) => (page: string) =>
+    page.includes(`\nstate_handoff_inflight_requests{phase="decode"} ${count}\n`);
+  await shown(router, 'three requests at decode', held(3));
+  await comes(decode, 'all are imported', ({ imports }) => imports === 3);
+
+  // A stopped one is not dead.
+  doomed.process.kill('SIGSTOP');
+  const other = startChild('coordinator-client');
+  await other.ask('connect', { address: router.address });
+  await other.kill('SIGKILL');
+  await shown(router, 'the idle one stays until more than that is gone', (page) =>
+    page.includes('\nstate_handoff_clients 3\n'),
+  );
+  expect(router.log()).not.toContain('client is gone');
+
+  await doomed.kill('SIGKILL');
+  await shown(router, 'its record is gone', (page) => page.includes('\nstate_handoff_clients 2\n'));
+  expect(router.log()).toContain('client is gone');
+  await shown(router, 'only one goes on', held(1));
+  await decode.ask('go');
+  await living;
+  await shown(router, 'its requests were aborted', (page) =>
+    page.includes('\nstate_handoff_requests_total{outcome="aborted"} 2\n'),
+  );
+  for (const end of [prefill, decode])
+    await comes(end, 'all is back', ({ free, imports }) => free === usableBlocks && imports === 0);
+}, 240_000);
+
 test('a coordinator that is killed leaves pins that its next run releases by proof alone', async () => {
   const first = await route();
   const prefill = await engine('prefill', first.address);

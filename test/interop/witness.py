@@ -115,6 +115,9 @@ def client(address, profile, count):
     while left > 0:
         frames = socket.recv_multipart()
         message = unpack(frames[0])
+        if message[0] == CONNECT_ACK:
+            # Whenever somebody disconnects: are you still there?
+            continue
         body = message[2] if single else unpack(frames[1])
         print(json.dumps([message[0], message[1], body.get("new_tokens") or body.get("generated_tokens")]), flush=True)
         left -= message[0] == REPLY

@@ -3,7 +3,13 @@ import { Coordinator } from '../../lib/control/coordinator/coordinator.js';
 import type { CoordinatorOptions } from '../../lib/control/coordinator/coordinator-options.js';
 import type { Effect } from '../../lib/control/coordinator/interface.js';
 import type { RequestState } from '../../lib/control/coordinator/request-table.js';
-import type { HeldHandoff, ToClient, ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
+import type {
+  HeldHandoff,
+  RegisterRole,
+  ToClient,
+  ToCoordinator,
+  ToEngine,
+} from '../../lib/control/protocol/messages.js';
 import { encodeValue } from '../../lib/control/protocol/wire-bytes.js';
 import type { Wire, WireMap } from '../../lib/control/protocol/wire-value.js';
 
@@ -63,6 +69,10 @@ export class CoordinatorDesk {
   }
 
   engine(peer: string, said: EngineWords = {}): string[] {
+    return this.say(peer, this.registration(peer, said));
+  }
+
+  registration(peer: string, said: EngineWords = {}): RegisterRole {
     const { transport = 'nixl', incarnation, meta = {}, ranks = [{}] } = said;
     const entry = {
       request_capacity: 8,
@@ -74,13 +84,13 @@ export class CoordinatorDesk {
       ...meta,
     };
     const { transports = [transport], held = [] } = said;
-    return this.say(peer, {
+    return {
       header: 'REGISTER_ROLE',
       role: said.role ?? (peer.startsWith('p') ? 'prefill' : 'decode'),
       transport,
       instanceMeta: ranks.map((rank) => wire({ ...entry, ...rank })),
       extension: incarnation === undefined ? null : { instance: peer, incarnation, transports, held },
-    });
+    };
   }
 
   submit(

@@ -80,6 +80,18 @@ export class RelayCore implements CoordinatorCore {
     return [{ kind: 'log', level: 'info', event: 'peer lost', fields: { peer } }];
   }
 
+  dismiss(nowMs: number, peer: PeerId): readonly Effect[] {
+    return this.peerLost(nowMs, peer);
+  }
+
+  refusalOf(): string | null {
+    return null;
+  }
+
+  clientsToProbe(): readonly PeerId[] {
+    return [...new Set(Array.from(this.clients.values(), ({ peer }) => peer))];
+  }
+
   undelivered(_nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[] {
     this.undeliverable.push({ peer, message });
     return [];

@@ -156,6 +156,22 @@ it('stops reading while nobody takes what came, and loses nothing', async () => 
   expect(texts).toEqual([...Array.from({ length: count }, (_, index) => String(index)), 'end']);
 });
 
+it('is asked whether it is still there, and goes on', async () => {
+  const request = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  const { sent } = server.wire;
+  const other = new Dealer({ linger: 0 });
+  other.connect(server.address);
+  await other.send(encodeMessage('multi-frame', 'coordinator', { header: 'STATUS' }) as Uint8Array[]);
+  await other.receive();
+  other.close();
+  // The answer to the other one, and a look at the engine and at this client.
+  await until('it is asked', () => server.wire.sent >= sent + 3);
+  await reply(requestId, 'x');
+  expect(await all(request)).toHaveLength(1);
+  expect(core.lost).toEqual([]);
+});
+
 it('aborts what its reader leaves early, and then serves the others', async () => {
   const left = client.addRequest('p', wireMap({}));
   const { requestId } = await hear();

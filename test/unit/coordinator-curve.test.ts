@@ -1,109 +1,28 @@
 /** A coordinator that encrypts: who may connect, under which name, and what nobody can take from whom. Real sockets. */
-import { Dealer } from 'zeromq';
 import { CoordinatorClient } from '../../lib/control/client/coordinator-client.js';
-import { decodeMessage, encodeMessage } from '../../lib/control/protocol/codec.js';
-import type { ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
-import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+import { Coordinator } from '../../lib/control/coordinator/coordinator.js';
+import { wireMap } from '../../lib/control/protocol/wire-bytes.js';
 import { CoordinatorServer } from '../../lib/control/zeromq/coordinator-server.js';
 import { makeKeyPair } from '../../lib/control/zeromq/curve-key.js';
 import type { CurvePeer } from '../../lib/control/zeromq/curve-peers.js';
 import { EngineConnection } from '../../lib/control/zeromq/engine-connection.js';
-import { curveIdentity, type SocketIdentity } from '../../lib/control/zeromq/socket-identity.js';
+import { curveIdentity } from '../../lib/control/zeromq/socket-identity.js';
 import { submitMessage } from '../support/coordinator-desk.js';
+import {
+  aliceAt,
+  ends,
+  held,
+  open,
+  openWith,
+  Peer,
+  peerOf,
+  peers,
+  register,
+  server,
+  works,
+} from '../support/curve-scene.js';
 import { RelayCore } from '../support/relay-core.js';
 import { until } from '../support/waiting.js';
-
-const server = makeKeyPair();
-const held = { alice: makeKeyPair(), mallory: makeKeyPair(), client: makeKeyPair(), watcher: makeKeyPair() };
-const peers = {
-  alice: { role: 'engine', key: held.alice.publicKey },
-  mallory: { role: 'engine', key: held.mallory.publicKey },
-  client: { role: 'client', key: held.client.publicKey },
-  watcher: { role: 'observer', key: held.watcher.publicKey },
-} as const;
-const peerOf = (name: keyof typeof held): CurvePeer => ({
-  name,
-  secretKey: held[name].secretKey,
-  serverKey: server.publicKey,
-});
-
-const ends: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const end of ends.splice(0).reverse()) await end();
-});
-
-interface Scene {
-  readonly server: CoordinatorServer;
-  readonly core: RelayCore;
-  readonly log: string[];
-}
-
-async function open(): Promise<Scene> {
-  const core = new RelayCore();
-  const log: string[] = [];
-  const started = await CoordinatorServer.start({
-    core,
-    curve: { secretKey: server.secretKey, peers },
-    log: (level, event, fields) => log.push(JSON.stringify({ level, event, ...fields })),
-  });
-  ends.push(() => started.close());
-  return { server: started, core, log };
-}
-
-class Peer {
-  readonly socket: Dealer;
-
-  constructor(scene: Scene, identity: Partial<SocketIdentity>) {
-    this.socket = new Dealer({ linger: 0, ...identity });
-    this.socket.connect(scene.server.address);
-    ends.push(() => this.socket.close());
-  }
-
-  async say(message: ToCoordinator): Promise<void> {
-    await this.socket.send(encodeMessage('multi-frame', 'coordinator', message) as Uint8Array[]);
-  }
-
-  /** The next message that is no probe. */
-  async hears(): Promise<ToEngine> {
-    for (;;) {
-      const message = decodeMessage('multi-frame', 'engine', await this.socket.receive());
-      if (message.header !== 'RELEASE_KV' || message.requestId !== Number.MAX_SAFE_INTEGER) return message;
-    }
-  }
-}
-
-const register: ToCoordinator = {
-  header: 'REGISTER_ROLE',
-  role: 'decode',
-  transport: 'host',
-  instanceMeta: [],
-  extension: null,
-};
-
-async function aliceAt(scene: Scene): Promise<Peer> {
-  const alice = new Peer(scene, curveIdentity(peerOf('alice'), 'alice'));
-  await alice.say(register);
-  expect(await alice.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
-  return alice;
-}
-
-/** A request of the client goes to the engine, and its reply comes back. */
-async function works(scene: Scene, engine: Peer): Promise<void> {
-  const curve = peerOf('client');
-  const client = await CoordinatorClient.connect({ address: scene.server.address, curve, connectMs: 30_000 });
-  ends.push(() => client.close());
-  const request = client.addRequest([1, 2], wireMap({}));
-  const submitted = await engine.hears();
-  if (submitted.header !== 'SUBMIT_REQUEST') throw new Error(submitted.header);
-  const body = encodeValue(wireMap({ request_id: 0, text: 'yes' }));
-  await engine.say({
-    header: 'ENGINE_REPLY',
-    replies: [{ requestId: submitted.requestId, needsDetokenize: false, body }],
-  });
-  const events = [];
-  for await (const event of request) events.push(event.body.get('text'));
-  expect(events).toEqual(['yes']);
-}
 
 test('the right keys carry a request there and back, and the core sees names', async () => {
   const scene = await open();
@@ -172,8 +91,13 @@ test('a role is no other: a client does not register, an engine does not submit,
   await watcher.say({ header: 'SHUTDOWN' });
   await watcher.say(submitMessage(2));
   await watcher.say({ header: 'STATUS' });
-  const answer = decodeMessage('multi-frame', 'client', await watcher.socket.receive());
-  expect(answer.header).toBe('STATUS_REPLY');
+  expect(await watcher.isTold()).toEqual({
+    header: 'REQUEST_ERROR',
+    requestId: 2,
+    reason: 'SUBMIT_REQUEST is not for a peer of the role observer',
+    sourceSafe: true,
+  });
+  expect((await watcher.isTold()).header).toBe('STATUS_REPLY');
   await until('all are refused', () => scene.server.wire.refusedMessages === 4);
   expect(scene.core.heard.map(({ message }) => message.header)).toEqual(['REGISTER_ROLE', 'STATUS']);
 });
@@ -307,73 +231,49 @@ test.each([
   });
 });
 
-describe('another allow-list', () => {
-  const { mallory, ...withoutMallory } = peers;
-  const { client: _client, ...withoutClient } = peers;
+test('another connection under an engine’s name takes its place only if it is accepted', async () => {
+  const scene = await openWith(new Coordinator({ instance: 'run', isDisaggregated: true }));
+  const entry = {
+    request_capacity: 4,
+    tokens_per_block: 16,
+    element_size: 2,
+    head_dim: 8,
+    num_layers_global: 2,
+    num_kv_heads_global: 2,
+  };
+  const joins = async (name: 'alice' | 'mallory', role: string, more = {}): Promise<Peer> => {
+    const peer = new Peer(scene, curveIdentity(peerOf(name), name));
+    await peer.say({ ...register, role, instanceMeta: [wireMap({ ...entry, ...more })] } as typeof register);
+    return peer;
+  };
+  const alice = await joins('alice', 'prefill');
+  const mallory = await joins('mallory', 'decode');
+  for (const peer of [alice, mallory]) expect(await peer.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  const client = new Peer(scene, curveIdentity(peerOf('client'), 'client'));
+  await client.say({ header: 'CONNECT' });
+  await client.say(submitMessage(1));
+  expect(await alice.hears()).toMatchObject({ header: 'SUBMIT_REQUEST', requestId: 0 });
 
-  test('lets new names in, and disturbs nobody who stands on it as before', async () => {
-    const scene = await open();
-    scene.server.allowPeers(withoutMallory);
-    const late = new Peer(scene, curveIdentity(peerOf('mallory'), 'mallory'));
-    await late.say(register);
-    await until('its key is refused', () => scene.server.wire.refusedKeys > 0);
-    late.socket.close();
-    const alice = await aliceAt(scene);
-    scene.server.allowPeers({ ...withoutMallory, mallory });
-    expect(scene.core.lost).toEqual([]);
-    await works(scene, alice);
-    const again = new Peer(scene, curveIdentity(peerOf('mallory'), 'mallory'));
-    await again.say(register);
-    expect(await again.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  const other = await joins('alice', 'prefill', { head_dim: 16 });
+  expect(await other.hears()).toMatchObject({
+    header: 'REGISTRATION_ERROR',
+    reason: expect.stringContaining('incompatible transfer geometry') as string,
   });
-
-  test.each<[string, (typeof peers)['alice'] | undefined]>([
-    ['whose name is gone', undefined],
-    ['whose key is another', { role: 'engine', key: makeKeyPair().publicKey }],
-    ['whose role is another', { role: 'client', key: held.alice.publicKey } as never],
-  ])('an engine %s is removed, told, and heard no more', async (_name, entry) => {
-    const scene = await open();
-    // An earlier connection of hers stays open; it has no say, so nothing ends with it.
-    await aliceAt(scene);
-    const alice = await aliceAt(scene);
-    const { alice: _alice, ...others } = peers;
-    scene.server.allowPeers({ ...others, ...(entry === undefined ? {} : { alice: entry }) });
-    expect(await alice.hears()).toMatchObject({
-      header: 'REGISTRATION_ERROR',
-      reason: 'its name, key or role is no longer on the list',
-    });
-    expect(scene.core.lost).toEqual(['alice']);
-    const before = scene.core.heard.length;
-    await alice.say({ header: 'KV_READ_DONE', requestId: 0 });
-    await until('it is refused', () => scene.server.wire.refusedMessages === 1);
-    expect(scene.core.heard).toHaveLength(before);
+  const wrongRole = await joins('alice', 'decode');
+  expect(await wrongRole.hears()).toMatchObject({
+    reason: expect.stringContaining('may not change its role') as string,
   });
+  await alice.say({ header: 'ENGINE_STATUS', status: wireMap({ active: 1 }) });
+  await until('alice has the say', () => scene.server.snapshot().engines[0]!.load['active'] === 1);
+  expect(scene.server.snapshot().requests.prefill).toBe(1);
 
-  test('a client that is gone from it has its requests ended, and what comes for it has no way', async () => {
-    const scene = await open();
-    const alice = await aliceAt(scene);
-    const curve = peerOf('client');
-    const client = await CoordinatorClient.connect({ address: scene.server.address, curve, connectMs: 30_000 });
-    ends.push(() => client.close());
-    client.addRequest([1, 2], wireMap({})).sourceSafe.catch(() => undefined);
-    expect(await alice.hears()).toMatchObject({ header: 'SUBMIT_REQUEST' });
-    scene.server.allowPeers(withoutClient);
-    const [peer] = scene.core.lost;
-    expect(peer).toMatch(/^client\./);
-    const reply = { requestId: 0, needsDetokenize: false, body: encodeValue(wireMap({ request_id: 0 })) };
-    await alice.say({ header: 'ENGINE_REPLY', replies: [reply] });
-    await until('the reply has no way', () => scene.core.undeliverable.length > 0);
-    expect(scene.core.undeliverable[0]!.peer).toBe(peer);
-  });
-
-  test('that is none changes nothing; without keys there is none', async () => {
-    const scene = await open();
-    const alice = await aliceAt(scene);
-    const wrong = { ...withoutMallory, bob: { role: 'king', key: held.mallory.publicKey } } as never;
-    expect(() => scene.server.allowPeers(wrong)).toThrow('options.curve.peers.bob.role: expected engine, client');
-    await works(scene, alice);
-    const plain = await CoordinatorServer.start({ core: new RelayCore() });
-    ends.push(() => plain.close());
-    expect(() => plain.allowPeers(peers)).toThrow('curve: expected a coordinator with keys, got null');
+  const same = await joins('alice', 'prefill');
+  expect(await same.hears()).toEqual({ header: 'REGISTER_ROLE_ACK' });
+  expect(await alice.hears()).toMatchObject({ reason: 'another connection has registered under this name' });
+  expect(await client.isTold()).toMatchObject({ header: 'CONNECT_ACK' });
+  expect(await client.isTold()).toMatchObject({
+    header: 'REQUEST_ERROR',
+    requestId: 1,
+    reason: 'its prefill engine is gone: it registered again',
   });
 });

@@ -20,7 +20,7 @@ import { EngineDesk } from './engine-desk.js';
 import { EngineRegistry } from './engine-registry.js';
 import { readSsm } from './handoff-body.js';
 import { HeldPins } from './held-pins.js';
-import type { CoordinatorCore, CoordinatorSnapshot, Effect, PeerId } from './interface.js';
+import type { CoordinatorCore, CoordinatorSnapshot, Effect, PeerId, Registration } from './interface.js';
 import { OwnershipDesk } from './ownership-desk.js';
 import { OwnershipLedger } from './ownership-ledger.js';
 import { Outbox } from './outbox.js';
@@ -99,6 +99,25 @@ export class Coordinator implements CoordinatorCore {
     this.#leave(peer, 'its connection is lost');
     this.#flow.drain();
     return this.#outbox.take();
+  }
+
+  dismiss(nowMs: number, peer: PeerId, reason: string): readonly Effect[] {
+    this.#flow.nowMs = nowMs;
+    const client = this.#clients.get(peer);
+    this.#clients.delete(peer);
+    for (const request of [...(client?.requests.values() ?? [])]) this.#flow.dismiss(request, reason);
+    this.#leave(peer, reason);
+    this.#flow.drain();
+    return this.#outbox.take();
+  }
+
+  refusalOf(peer: PeerId, message: Registration): string | null {
+    return this.#registry.refusalOf(peer, message);
+  }
+
+  clientsToProbe(): readonly PeerId[] {
+    const isFull = this.#clients.size >= this.#options.limits.clientsMax;
+    return [...this.#clients.values()].flatMap(({ peer, requests }) => (isFull || requests.size > 0 ? [peer] : []));
   }
 
   undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[] {

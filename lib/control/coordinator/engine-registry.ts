@@ -9,7 +9,7 @@ import type { SettledOptions } from './coordinator-options.js';
 import { EngineRecord } from './engine-record.js';
 import { checkExpected } from './expected-engines.js';
 import type { HeldPins, HeldPin } from './held-pins.js';
-import type { PeerId } from './interface.js';
+import type { PeerId, Registration } from './interface.js';
 import type { Outbox } from './outbox.js';
 import type { OwnershipLedger } from './ownership-ledger.js';
 import type { Placement } from './placement.js';
@@ -44,30 +44,39 @@ export class EngineRegistry {
     return this.#known.has(peer);
   }
 
-  /** An engine without a role (the empty frame). */
+  /** Why a registration would be refused; null when it would not. Changes nothing. */
+  refusalOf(peer: PeerId, message: Registration): string | null {
+    const before = this.parts.placement.engines.get(peer) ?? null;
+    try {
+      if (message.header === 'REGISTER') this.#checkPlain(peer);
+      else this.#check(peer, message, before);
+      return null;
+    } catch (error) {
+      if (!isHandoffError(error)) throw error;
+      return error.message;
+    }
+  }
+
+  /** An engine without a role (the empty frame). What it was before ends, whether it is accepted or not. */
   registerPlain(peer: PeerId): void {
     const { options, placement } = this.parts;
     const before = placement.engines.get(peer);
     if (before !== undefined) this.remove(before, 'it registered again');
     try {
-      if (options.isDisaggregated) throw refusal('this coordinator takes engines with a role only');
-      checkExpected(options.engines, peer, null);
+      this.#checkPlain(peer);
       this.#rebindOwnership(this.#join(peer, null, options.engineRequestsMax));
     } catch (error) {
       this.#reject(peer, error);
     }
   }
 
+  /** What it was before ends, whether it is accepted or not: who says it is another engine now is not that one. */
   register(peer: PeerId, message: RegisterRole): void {
-    const { placement, outbox, options } = this.parts;
+    const { placement, outbox } = this.parts;
     const before = placement.engines.get(peer);
     if (before !== undefined) this.remove(before, 'it registered again');
     try {
-      if (!options.isDisaggregated) throw refusal('this coordinator takes engines without a role only');
-      const card = readRegistration(message);
-      checkExpected(options.engines, peer, card);
-      this.#checkFleet(card, before ?? null);
-      this.#checkProcess(card.extension);
+      const card = this.#check(peer, message, before ?? null);
       const engine = this.#join(peer, card, card.requestCapacity);
       this.#signature = card.signature;
       this.#transport ??= message.transport;
@@ -123,6 +132,23 @@ export class EngineRegistry {
     return true;
   }
 
+  #checkPlain(peer: PeerId): void {
+    const { options } = this.parts;
+    if (options.isDisaggregated) throw refusal('this coordinator takes engines with a role only');
+    checkExpected(options.engines, peer, null);
+  }
+
+  /** @param before - its earlier registration, whether it still stands or not */
+  #check(peer: PeerId, message: RegisterRole, before: EngineRecord | null): EngineCard {
+    const { options } = this.parts;
+    if (!options.isDisaggregated) throw refusal('this coordinator takes engines without a role only');
+    const card = readRegistration(message);
+    checkExpected(options.engines, peer, card);
+    this.#checkFleet(card, before);
+    this.#checkProcess(peer, card.extension);
+    return card;
+  }
+
   #checkFleet(card: EngineCard, before: EngineRecord | null): void {
     if (before !== null && before.role !== card.role)
       throw refusal(`an engine may not change its role: expected ${before.role}, got ${card.role}`);
@@ -130,6 +156,9 @@ export class EngineRegistry {
       throw refusal(
         `an engine may not change its transport: expected ${before.card!.transports[0]}, got ${card.transports[0]}`,
       );
+    // Alone, it may come back as an engine of another model.
+    const others = this.parts.placement.engines.size - (before?.isRegistered === true ? 1 : 0);
+    if (others === 0) return;
     if (this.parts.options.oneTransport && this.#transport !== null && !card.transports.includes(this.#transport))
       throw refusal('prefill and decode engines must use the same state transport');
     if (this.#signature !== null && card.signature !== this.#signature)
@@ -137,10 +166,10 @@ export class EngineRegistry {
   }
 
   /** Two names for one process: the second could say of the first what it reads no more. */
-  #checkProcess(extension: EngineExtension | null): void {
+  #checkProcess(name: PeerId, extension: EngineExtension | null): void {
     if (extension === null) return;
     for (const { extension: other, peer } of this.parts.placement.engines.values())
-      if (other?.instance === extension.instance && other.incarnation === extension.incarnation)
+      if (peer !== name && other?.instance === extension.instance && other.incarnation === extension.incarnation)
         throw refusal(`this process is registered as ${peer}: one has one name`);
   }
 

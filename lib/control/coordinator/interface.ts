@@ -2,13 +2,16 @@
  * The line between the coordinator's core, which is pure, and what carries its messages: messages and time in, effects
  * out. The core knows no socket, no clock, no encoding; a simulation drives it exactly as the ZeroMQ shell does.
  */
-import type { ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import type { RegisterRole, ToClient, ToCoordinator, ToEngine } from '../protocol/messages.js';
 
 /**
  * A peer: its routing identity, one character a byte (latin1), so that binary identities survive. Two connections never
  * have the same one at the same time; a reconnect has the same one again.
  */
 export type PeerId = string;
+
+/** What an engine says to join: with a role, or without. */
+export type Registration = RegisterRole | { readonly header: 'REGISTER' };
 
 /** How much a log line matters. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error';
@@ -91,6 +94,20 @@ export interface CoordinatorCore {
   tick(nowMs: number): readonly Effect[];
   /** The transport lost this peer for good (disconnect and failed probe), whether or not the core knows it. */
   peerLost(nowMs: number, peer: PeerId): readonly Effect[];
+  /**
+   * From now on this peer has no say, but can be told why: an engine is removed; a client's living requests end with
+   * `reason`, each told at once and once more when its source is safe.
+   */
+  dismiss(nowMs: number, peer: PeerId, reason: string): readonly Effect[];
+  /**
+   * Whether `receive` would accept this registration, without a change: another connection's attempt that is refused must
+   * not cost an engine its place.
+   *
+   * @returns why not; null when it would
+   */
+  refusalOf(peer: PeerId, message: Registration): string | null;
+  /** Clients that may be gone unnoticed and matter: those that wait for something, or all when no more can connect. */
+  clientsToProbe(): readonly PeerId[];
   /**
    * A `send` effect did not reach its peer: no route. Called for that effect at most once, before any message that the
    * peer sends later is received; a send that is never reported here was accepted by the transport, no more.

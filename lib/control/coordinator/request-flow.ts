@@ -94,6 +94,15 @@ export class RequestFlow {
     }
   }
 
+  /** Its client has no say any more: it is told so now, and once more when nothing reads the source. */
+  dismiss(request: RequestRecord, reason: string): void {
+    if (!request.isAnswered) {
+      request.isAnswered = true;
+      this.#tellError(request, reason, false);
+    }
+    this.raise(request, 'abort');
+  }
+
   /** Gives waiting requests the room that was made, first come first served, until nothing moves. */
   drain(): void {
     for (const engine of this.#drains) {
@@ -302,13 +311,15 @@ export class RequestFlow {
     } else if (effect === 'tellAborted') {
       this.counters[isFirst ? 'aborted' : 'confirmed']++;
       if (client !== null) this.outbox.send(client.peer, { header: 'REQUEST_ABORTED', requestId, sourceSafe: true });
-    } else {
-      const reason = content.reason ?? 'the request failed';
-      this.counters.failed++;
-      this.outbox.log('warn', 'request failed', { request: request.id, reason, sourceSafe: isSafe });
-      if (client !== null)
-        this.outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: isSafe });
+    } else if (isFirst) {
+      this.#tellError(request, content.reason ?? 'the request failed', isSafe);
     }
+  }
+
+  #tellError({ id, client, clientRequestId: requestId }: RequestRecord, reason: string, sourceSafe: boolean): void {
+    this.counters.failed++;
+    this.outbox.log('warn', 'request failed', { request: id, reason, sourceSafe });
+    if (client !== null) this.outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason, sourceSafe });
   }
 
   #forget(request: RequestRecord): void {

@@ -1,7 +1,7 @@
 /**
  * The coordinator's process: one ZeroMQ ROUTER around the pure core (spec 1.2). Receives, decodes, hands to the core with
- * the time, and does what the core wants done. Owns the socket, the clock, the bounds of what waits for slow peers, and
- * the probing of engines whose connection may be gone. Decides nothing about requests.
+ * the time, and does what the core wants done. Owns the socket, the clock and the bounds of what waits for slow peers.
+ * Decides nothing about requests.
  */
 import type { Router } from 'zeromq';
 import { systemClock, type Clock } from '../../clock.js';
@@ -18,6 +18,7 @@ import { bindRouter, openRouter, type OpenedRouter } from './router-socket.js';
 import { Deliveries, type LogWriter } from './deliveries.js';
 import { watchDisconnects } from './disconnects.js';
 import { EngineWatch } from './engine-watch.js';
+import { PeerProbe } from './peer-probe.js';
 import { defaultOutboxLimits, type OutboxLimits } from './outboxes.js';
 
 /** How a coordinator listens. */
@@ -58,13 +59,12 @@ export interface WireCounters {
   readonly waitingBytes: number;
 }
 
-/** Nobody's id: RELEASE_KV of an unknown id is a no-op in every generation, so it can be sent to see whether it goes. */
-const probeId = Number.MAX_SAFE_INTEGER;
 const framesMax = 1 << 17;
 const tickMs = 250;
 /** Messages whose effects go out together. */
 const takenAtOnce = 16;
-const probeGapMs = 50;
+/** Why a peer has no say any more. */
+const notListed = 'its name, key or role is no longer on the list';
 
 /** A coordinator that listens. Made by {@link CoordinatorServer.start}; ends by `drain`, `close`, or a client's SHUTDOWN. */
 export class CoordinatorServer {
@@ -84,7 +84,7 @@ export class CoordinatorServer {
   private readonly deliveries: Deliveries;
   private readonly engines = new EngineWatch();
   private readonly timers: NodeJS.Timeout[] = [];
-  private probeTimer: NodeJS.Timeout | null = null;
+  private readonly probe: PeerProbe;
   private isDraining = false;
   private isStopping = false;
   private isClosed = false;
@@ -139,10 +139,18 @@ export class CoordinatorServer {
       completeStatus: (status) => shellStatus(status, this),
       stop: (reason) => this.stop(reason),
     });
+    this.probe = new PeerProbe({
+      core: this.core,
+      deliveries: this.deliveries,
+      profile: this.profile,
+      clock: this.clock,
+      engines: () => this.engines.peers,
+      isGone: (peer, what) => this.isGone(peer, what),
+    });
     this.address = router.lastEndpoint ?? '';
     this.fellBack = fellBack;
     // Not before the socket has told its end: a context that is shut down earlier leaves the observer behind.
-    void watchDisconnects(router.events, () => this.probeSoon()).then(() => gate?.close());
+    void watchDisconnects(router.events, () => this.probe.soon()).then(() => gate?.close());
     this.timers.push(setInterval(() => this.deliveries.perform(this.core.tick(this.clock.now())), tickMs));
     this.ended = this.serve();
     // Who awaits it sees a failure; who does not is told by the log.
@@ -176,20 +184,25 @@ export class CoordinatorServer {
 
   /**
    * Takes another allow-list (CURVE). Who stands on it as before, with the same key and role, is not disturbed; of others
-   * nothing is heard any more: engines are removed and told, requests of clients are aborted.
+   * nothing is heard any more: engines are removed and told, requests of clients end, and each client is told of each.
    *
    * @throws `OPTION_INVALID` for a list that is none, and without CURVE; then the list of before goes on
    */
   allowPeers(peers: AllowList): void {
-    const revoked = this.routes.allow(peers);
+    const { revoked, restored } = this.routes.allow(peers);
     this.gate?.allow(peers);
     for (const { peer, routingId, isEngine } of revoked) {
       this.log('warn', 'peer has no say any more', { peer: shown(this.routes.shownName(routingId)) });
-      if (isEngine) this.rejectRegistration(routingId, 'its name, key or role is no longer on the list');
-      this.engines.lost(peer);
-      this.deliveries.drop(peer);
-      this.deliveries.perform(this.core.peerLost(this.clock.now(), peer));
+      if (isEngine) {
+        this.rejectRegistration(routingId, notListed);
+        this.engines.lost(peer);
+        this.deliveries.drop(peer);
+      }
+      this.deliveries.perform(this.core.dismiss(this.clock.now(), peer, notListed));
     }
+    // They cannot know that they have to connect anew.
+    for (const peer of restored)
+      this.deliveries.perform(this.core.receive(this.clock.now(), peer, { header: 'CONNECT' }));
   }
 
   /**
@@ -214,7 +227,7 @@ export class CoordinatorServer {
     if (this.isClosed) return this.ended.catch(() => undefined);
     this.isClosed = true;
     for (const timer of this.timers) clearInterval(timer);
-    if (this.probeTimer !== null) clearTimeout(this.probeTimer);
+    this.probe.stop();
     await this.deliveries.close();
     this.router.close();
     await this.ended.catch(() => undefined);
@@ -250,7 +263,7 @@ export class CoordinatorServer {
       this.log('warn', 'message dropped', { peer: shown(this.routes.shownName(routingId)), reason: error.message });
       return;
     }
-    const accepted = this.routes.accept(routingId, message);
+    const accepted = this.routes.accept(routingId, message, (peer, said) => this.core.refusalOf(peer, said));
     if ('reason' in accepted) return this.refuse(routingId, message, accepted);
     const { peer, replaced } = accepted;
     if (replaced !== null) this.rejectRegistration(replaced, 'another connection has registered under this name');
@@ -259,11 +272,17 @@ export class CoordinatorServer {
     this.deliveries.add(this.core.receive(now, peer, message));
   }
 
-  /** Nothing of it reaches the core. An engine that registers is told, since it would wait. */
-  private refuse(routingId: string, { header }: ToCoordinator, { name, reason }: Refusal): void {
+  /** Nothing of it reaches the core. Who registers or submits is told, since it would wait. */
+  private refuse(routingId: string, message: ToCoordinator, { name, role, reason }: Refusal): void {
     this.counts.refusedMessages++;
+    const { header } = message;
     this.log('warn', 'message refused', { peer: shown(name), header, reason });
-    if (header === 'REGISTER' || header === 'REGISTER_ROLE') this.rejectRegistration(routingId, reason);
+    if (header === 'REGISTER' || header === 'REGISTER_ROLE') return this.rejectRegistration(routingId, reason);
+    // To an engine such an answer would mean a registration.
+    if (role === 'engine' || (header !== 'SUBMIT_REQUEST' && header !== 'SUBMIT_REQUEST_WITH_KV')) return;
+    const { requestId } = message;
+    const answer = { header: 'REQUEST_ERROR', requestId, reason, sourceSafe: true } as const;
+    void this.deliveries.putTo(routingId, encodeMessage(this.profile, 'client', answer));
   }
 
   private rejectRegistration(routingId: string, reason: string): void {
@@ -279,27 +298,12 @@ export class CoordinatorServer {
     setImmediate(() => void this.close());
   }
 
-  /** Some connection is gone; which one, only a mandatory send tells. */
-  private probeSoon(): void {
-    if (this.isClosed) return;
-    this.probeTimer ??= setTimeout(() => {
-      this.probeTimer = null;
-      void this.probe();
-    }, probeGapMs);
-  }
-
-  private async probe(): Promise<void> {
-    await this.deliveries.flush();
-    const message = { header: 'RELEASE_KV', requestId: probeId, instance: null } as const;
-    const frames = encodeMessage(this.profile, 'engine', message);
-    for (const peer of this.engines.peers) {
-      if (this.isClosed) return;
-      if ((await this.deliveries.put(peer, frames)) !== 'gone') continue;
-      this.engines.lost(peer);
-      this.deliveries.drop(peer);
-      this.log('warn', 'engine is gone', { peer: shown(peer) });
-      this.deliveries.perform(this.core.peerLost(this.clock.now(), peer));
-    }
+  /** There is no way to it any more. */
+  private isGone(peer: PeerId, what: 'engine' | 'client'): void {
+    this.engines.lost(peer);
+    this.deliveries.drop(peer);
+    this.log('warn', `${what} is gone`, { peer: shown(peer) });
+    this.deliveries.perform(this.core.peerLost(this.clock.now(), peer));
   }
 }
 

@@ -4,14 +4,16 @@
  * connection that registered last is the one that speaks for it. What has no say is refused here.
  */
 import { argumentError } from '../../errors.js';
-import type { PeerId } from '../coordinator/interface.js';
+import type { PeerId, Registration } from '../coordinator/interface.js';
 import type { ToCoordinator } from '../protocol/messages.js';
-import { mayReach, type AllowList, type CurveServer } from './curve-peers.js';
+import { mayReach, type AllowList, type CurveRole, type CurveServer } from './curve-peers.js';
 import { claimedName, NameProofs, type ProvenName } from './proven-name.js';
 
 /** Why a message goes no further. */
 export interface Refusal {
   readonly name: string;
+  /** Null where no name is proven. */
+  readonly role: CurveRole | null;
   readonly reason: string;
 }
 
@@ -22,6 +24,13 @@ export interface Revoked {
   readonly isEngine: boolean;
 }
 
+/** What another list changed. */
+export interface Allowed {
+  readonly revoked: readonly Revoked[];
+  /** Clients whom a list before had revoked, that have a say again. */
+  readonly restored: readonly PeerId[];
+}
+
 /** Proven ids that are remembered; others are proven anew at each message. */
 const rememberedMax = 65_536;
 
@@ -30,6 +39,8 @@ export class PeerRoutes {
   private readonly proven = new Map<string, ProvenName>();
   /** Engines only: which connection speaks for a name. */
   private readonly speaks = new Map<string, string>();
+  /** Clients without a say: they can still be told what becomes of what they asked for. */
+  private readonly parting = new Map<PeerId, string>();
 
   /** @throws `OPTION_INVALID` */
   constructor(private readonly curve: CurveServer | undefined) {
@@ -44,23 +55,32 @@ export class PeerRoutes {
   /**
    * Who says this.
    *
+   * @param refusalOf - why a registration would be refused; asked before one connection takes over from another
    * @returns the peer; or why nobody of that routing id can say it; `replaced` when it takes over from another connection
    */
   accept(
     routingId: string,
-    { header }: ToCoordinator,
+    message: ToCoordinator,
+    refusalOf: (peer: PeerId, message: Registration) => string | null,
   ): { readonly peer: PeerId; readonly replaced: string | null } | Refusal {
     if (this.proofs === null) return { peer: routingId, replaced: null };
     const proven = this.prove(routingId);
     if (proven === null)
-      return { name: claimedName(routingId), reason: 'the name is not proven by the key that it belongs to' };
+      return {
+        name: claimedName(routingId),
+        role: null,
+        reason: 'the name is not proven by the key that it belongs to',
+      };
     const { name, role, nonce } = proven;
-    if (!mayReach(role, header)) return { name, reason: `${header} is not for a peer of the role ${role}` };
+    const { header } = message;
+    if (!mayReach(role, header)) return { name, role, reason: `${header} is not for a peer of the role ${role}` };
     if (role !== 'engine') return { peer: `${name}.${nonce}`, replaced: null };
     const current = this.speaks.get(name) ?? null;
     if (current === routingId) return { peer: name, replaced: null };
     if (header !== 'REGISTER' && header !== 'REGISTER_ROLE')
-      return { name, reason: 'another connection has registered under this name, or none has' };
+      return { name, role, reason: 'another connection has registered under this name, or none has' };
+    const reason = current === null ? null : refusalOf(name, message);
+    if (reason !== null) return { name, role, reason };
     this.speaks.set(name, routingId);
     return { peer: name, replaced: current };
   }
@@ -68,10 +88,10 @@ export class PeerRoutes {
   /**
    * From now on this list counts. Whoever stands on it as before is not disturbed.
    *
-   * @returns who was heard before and has no say any more
+   * @returns who was heard before and has no say any more, and who has one again
    * @throws `OPTION_INVALID`; then nothing has changed
    */
-  allow(peers: AllowList): readonly Revoked[] {
+  allow(peers: AllowList): Allowed {
     if (this.curve === undefined) throw argumentError('curve', 'a coordinator with keys', null, 'OPTION_INVALID');
     const proofs = new NameProofs({ secretKey: this.curve.secretKey, peers });
     const revoked: Revoked[] = [];
@@ -85,17 +105,28 @@ export class PeerRoutes {
       const isEngine = role === 'engine';
       if (isEngine && this.speaks.get(name) !== routingId) continue;
       this.speaks.delete(name);
-      revoked.push({ peer: isEngine ? name : `${name}.${nonce}`, routingId, isEngine });
+      const peer = isEngine ? name : `${name}.${nonce}`;
+      revoked.push({ peer, routingId, isEngine });
+      if (role === 'client') this.part(peer, routingId);
     }
     this.proofs = proofs;
-    return revoked;
+    const restored = [...this.parting].flatMap(([peer, id]) => (proofs.check(id)?.role === 'client' ? [peer] : []));
+    for (const peer of restored) this.parting.delete(peer);
+    return { revoked, restored };
   }
 
   /** Where to send what is for a peer; null when no connection speaks for it. */
   routeOf(peer: PeerId): string | null {
     if (this.proofs === null) return peer;
+    const parting = this.parting.get(peer);
+    if (parting !== undefined) return parting;
     const [name = '', nonce] = peer.split('.', 2);
     return nonce === undefined ? (this.speaks.get(name) ?? null) : this.proofs.routingId(name, nonce);
+  }
+
+  private part(peer: PeerId, routingId: string): void {
+    if (this.parting.size >= rememberedMax) this.parting.clear();
+    this.parting.set(peer, routingId);
   }
 
   private prove(routingId: string): ProvenName | null {
