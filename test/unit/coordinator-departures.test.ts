@@ -31,6 +31,22 @@ describe('a client that is dismissed', () => {
     expect(requests.terminating).toBe(waits(state) ? 1 : 0);
   });
 
+  test.each(living)('while its request is %s gets no second error, whatever happens to the engines', (state) => {
+    const ends: ((desk: CoordinatorDesk, id: number, peer: string) => string[])[] = [
+      (desk, _id, peer) => desk.lose(peer),
+      (desk, requestId, peer) =>
+        desk.say(peer, { header: 'REQUEST_ERROR', requestId, reason: 'late', sourceSafe: false }),
+      (desk) => words(desk.core.tick((desk.now += 1e9))),
+    ];
+    for (const end of ends) {
+      const { desk, id } = deskWith(state);
+      const said = words(desk.core.dismiss(desk.now++, 'c1', 'no say'));
+      const more = ['d1', 'p1', 'e1'].flatMap((peer) => end(desk, id, peer));
+      const errors = [...said, ...more].filter((word) => word.includes('REQUEST_ERROR 70'));
+      expect(errors).toHaveLength(isTold(state) ? 0 : 1);
+    }
+  });
+
   test('has no say any more, and one that is not known changes nothing', () => {
     const { desk } = deskWith('importing');
     desk.core.dismiss(desk.now++, 'c1', 'no say');
