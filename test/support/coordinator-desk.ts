@@ -190,3 +190,31 @@ export function deskWith(state: RequestState): { readonly desk: CoordinatorDesk;
   if (state === 'abandoned') desk.lose('p1');
   return { desk, id };
 }
+
+/** One kind of SSM state, as an engine of four layers registers it. */
+export const ssmState = wire({
+  element_size: 2,
+  ssm_layout: wire({ layer_start: 0, num_layers: 4, dims: wire({ nheads: 4 }) }),
+});
+
+/** What an engine with SSM layers registers beside the rest. */
+export const hybrid = (slots: number) => ({
+  ssm: wire({ conv: ssmState, recurrent: ssmState }),
+  ssm_slot_capacity: slots,
+  ssm_handoff_max_slots: 1,
+});
+
+/** A desk with the client `c1`. */
+export function openDesk(options: Partial<CoordinatorOptions> = {}): CoordinatorDesk {
+  const desk = new CoordinatorDesk(options);
+  desk.say('c1', { header: 'CONNECT' });
+  return desk;
+}
+
+/** With the client `c1` and the engines `p1` and `d1`. */
+export function pairedDesk(options: Partial<CoordinatorOptions> = {}): CoordinatorDesk {
+  const desk = openDesk(options);
+  desk.engine('p1', { incarnation: 'i1' });
+  desk.engine('d1', { incarnation: 'i1' });
+  return desk;
+}

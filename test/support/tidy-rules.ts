@@ -19,7 +19,6 @@ const linesMax = 400;
 /** Files over the alarm that are better whole, with the reason. */
 export const longFiles: Readonly<Record<string, string>> = {
   'lib/testing/model-block-pool.ts': 'the whole allocator in plain words, to be read beside the native one',
-  'test/unit/coordinator.test.ts': 'one object, one promise a test',
   'test/unit/testing-ledger.test.ts': 'one object, one promise a test',
   'test/unit/engine-loop.test.ts': 'one object, one promise a test',
   'test/unit/testing-engine.test.ts': 'one object, one promise a test',

@@ -1,0 +1,157 @@
+/** A request’s way through a coordinator, and control signals (spec 1.6, 1.8, 14.7). */
+import type { Coordinator } from '../../lib/control/coordinator/coordinator.js';
+import { finishedBody, handoffBody, openDesk, pairedDesk, submitMessage, words } from '../support/coordinator-desk.js';
+
+describe('requests', () => {
+  test('prefill gets the sampling of a prefill, decode the client’s own', () => {
+    const desk = pairedDesk();
+    const [submit] = desk.hear('c1', submitMessage(1, { num_tokens_total: 9, temperature: 1 }));
+    expect(submit).toMatchObject({ kind: 'send', message: { header: 'SUBMIT_REQUEST' } });
+    const sampling = (submit as unknown as { message: { sampling: ReadonlyMap<string, unknown> } }).message.sampling;
+    expect([...sampling]).toEqual([
+      ['num_tokens_total', null],
+      ['temperature', 1],
+      ['do_kv_handoff', true],
+      ['num_tokens_to_generate', 0],
+      ['skip_prompt_log_probs', true],
+    ]);
+  });
+
+  test('an engine that a message cannot reach is gone, and its request goes to the next', () => {
+    const desk = pairedDesk();
+    desk.engine('p2');
+    const [effect] = desk.hear('c1', submitMessage(1));
+    const { peer, message } = effect as {
+      readonly peer: string;
+      readonly message: Parameters<Coordinator['undelivered']>[2];
+    };
+    const other = peer === 'p1' ? 'p2' : 'p1';
+    expect(words(desk.core.undelivered(5, peer, message))).toEqual([`${other} SUBMIT_REQUEST 0`]);
+    expect(words(desk.core.undelivered(6, other, message))).toEqual(['c1 REQUEST_ERROR 1 safe']);
+  });
+
+  test('a handoff that decode never got releases its source', () => {
+    const desk = pairedDesk();
+    desk.submit('c1', 1);
+    const replies = [{ requestId: 0, needsDetokenize: false, body: handoffBody() }];
+    const effects = desk.hear('p1', { header: 'ENGINE_REPLY', replies });
+    const sent = effects.find((effect) => effect.kind === 'send' && effect.message.header === 'SUBMIT_REQUEST_WITH_KV');
+    const { message } = sent as { readonly message: Parameters<Coordinator['undelivered']>[2] };
+    expect(words(desk.core.undelivered(5, 'd1', message))).toEqual(['c1 REQUEST_ERROR 1 safe', 'p1 RELEASE_KV 0']);
+  });
+
+  test('a client that is gone leaves nothing running', () => {
+    const desk = pairedDesk();
+    desk.submit('c1', 1);
+    desk.prefilled('p1', 0);
+    expect(desk.lose('c1')).toEqual(['d1 ABORT_REQUEST 0']);
+    expect(desk.say('d1', { header: 'REQUEST_ABORTED', requestId: 0, sourceSafe: true })).toEqual(['p1 RELEASE_KV 0']);
+    expect(desk.core.snapshot(9).pins).toEqual([]);
+  });
+
+  test('deltas reach the client while it waits, and no longer', () => {
+    const desk = pairedDesk();
+    desk.submit('c1', 1);
+    desk.prefilled('p1', 0);
+    const partial = { header: 'ENGINE_REPLY_PARTIAL', partials: [{ requestId: 0, body: finishedBody }] } as const;
+    expect(desk.say('d1', partial)).toEqual(['c1 ENGINE_REPLY_PARTIAL 1']);
+    desk.say('c1', { header: 'ABORT_REQUEST', requestId: 1 });
+    expect(desk.say('d1', partial)).toEqual([]);
+  });
+
+  test('the loss of decode after the source was released is safe in gen-c, and told as the reference does in gen-b', () => {
+    for (const [behaviour, word] of [
+      ['gen-c', 'safe'],
+      ['gen-b', 'unsafe'],
+    ] as const) {
+      const desk = pairedDesk({ behaviour });
+      desk.submit('c1', 1);
+      desk.prefilled('p1', 0);
+      desk.say('d1', { header: 'KV_READ_DONE', requestId: 0 });
+      expect(desk.lose('d1')).toEqual([`c1 REQUEST_ERROR 1 ${word}`]);
+      expect(desk.core.snapshot(9).requests.terminating).toBe(0);
+    }
+  });
+
+  test('the loss of a decode engine that is sent to leaves nothing to prove; of one that reads, its pin', () => {
+    const lost = (behaviour: 'gen-b' | 'gen-c', transport: string): string[] => {
+      const desk = openDesk({ behaviour });
+      for (const peer of ['p1', 'd1']) desk.engine(peer, { transport });
+      desk.submit('c1', 1);
+      desk.prefilled('p1', 0);
+      if (transport === 'nccl') desk.say('d1', { header: 'KV_TRANSFER_READY', requestId: 0, cachedPrefixBlocks: 0 });
+      return desk.lose('d1');
+    };
+    expect(lost('gen-c', 'nccl')).toEqual([
+      'c1 REQUEST_ERROR 1 unsafe',
+      'p1 RELEASE_KV 0',
+      'c1 REQUEST_ABORTED 1 safe',
+    ]);
+    for (const [behaviour, transport] of [['gen-b', 'nccl'] as const, ['gen-c', 'nixl'] as const])
+      expect(lost(behaviour, transport)).toEqual(['c1 REQUEST_ERROR 1 unsafe']);
+  });
+
+  test.each([true, false])(
+    'a push that an abort ended is no failure of its request (source safe: %s)',
+    (sourceSafe) => {
+      const desk = openDesk();
+      for (const peer of ['p1', 'd1']) desk.engine(peer, { transport: 'nccl' });
+      desk.submit('c1', 1);
+      desk.prefilled('p1', 0);
+      desk.say('d1', { header: 'KV_TRANSFER_READY', requestId: 0, cachedPrefixBlocks: 0 });
+      expect(desk.say('c1', { header: 'ABORT_REQUEST', requestId: 1 })).toEqual(['d1 ABORT_REQUEST 0']);
+      // The target gave up first, and its source noticed.
+      expect(
+        desk.say('p1', { header: 'REQUEST_ERROR', requestId: 0, reason: 'the target is gone', sourceSafe }),
+      ).toEqual([]);
+      expect(desk.say('d1', { header: 'REQUEST_ABORTED', requestId: 0, sourceSafe: true })).toEqual([
+        'p1 RELEASE_KV 0',
+        'c1 REQUEST_ABORTED 1 safe',
+      ]);
+      expect(desk.core.snapshot(9).counters).toMatchObject({ aborted: 1, failed: 0 });
+    },
+  );
+
+  test('engines without roles: the least loaded gets it; a late reply of one that is gone counts, then time is up', () => {
+    const desk = openDesk({ isDisaggregated: false, limits: { lateReplyMs: 50 } });
+    for (const peer of ['e1', 'e2']) desk.say(peer, { header: 'REGISTER' });
+    expect([1, 2, 3].flatMap((id) => desk.submit('c1', id))).toEqual([
+      'e1 SUBMIT_REQUEST 0',
+      'e2 SUBMIT_REQUEST 1',
+      'e1 SUBMIT_REQUEST 2',
+    ]);
+    desk.lose('e1');
+    expect(desk.finished('e1', 0)).toEqual(['c1 ENGINE_REPLY 1']);
+    expect(desk.finished('e1', 0)).toEqual([]);
+    expect(words(desk.core.tick(1000))).toEqual(['c1 REQUEST_ERROR 3 safe']);
+    expect(desk.finished('e2', 1)).toEqual(['c1 ENGINE_REPLY 2']);
+  });
+
+  test('without any engine a request is refused, and the coordinator goes on', () => {
+    const desk = openDesk({ isDisaggregated: false });
+    expect(desk.submit('c1', 1)).toEqual(['c1 REQUEST_ERROR 1 safe']);
+    desk.say('e1', { header: 'REGISTER' });
+    expect(desk.submit('c1', 2)).toEqual(['e1 SUBMIT_REQUEST 1']);
+  });
+});
+
+describe('signals', () => {
+  test('legal ones are broadcast, illegal ones are not; STOP leaves the coordinator open to new engines', () => {
+    const desk = pairedDesk();
+    const say = (header: 'PAUSE' | 'UNPAUSE' | 'SUSPEND' | 'RESUME' | 'STOP' | 'START_CUDA_PROFILER') =>
+      desk.say('c1', { header });
+    expect(say('SUSPEND')).toEqual([]);
+    expect(say('PAUSE')).toEqual(['p1 PAUSE', 'd1 PAUSE']);
+    expect(say('PAUSE')).toEqual([]);
+    expect(say('START_CUDA_PROFILER')).toHaveLength(2);
+    expect(desk.say('c1', { header: 'SET_GENERATION_EPOCH', epoch: 7 })).toHaveLength(2);
+    expect(say('STOP')).toEqual(['p1 STOP', 'd1 STOP']);
+    expect(desk.core.snapshot(0)).toMatchObject({ state: 'RUNNING', epoch: 7 });
+  });
+
+  test('a client can end the loop', () => {
+    expect(pairedDesk().hear('c1', { header: 'SHUTDOWN' })).toEqual([
+      { kind: 'stop', reason: 'a client asked for it' },
+    ]);
+  });
+});
