@@ -15,15 +15,9 @@ const sizes = new Int32Array(256).fill(astray).fill(1, 0, 0x80).fill(1, 0xe0);
 const trailSteps = 32;
 /** More bytes than a trail can be long. */
 const quarterMin = 512;
+/** Of the walks that begin in the middle: where each stood at its first steps, and at which of them it last stood astray. */
 const trails = new Int32Array(3 * trailSteps);
-
-/** A walk from where an integer may begin. */
-interface Walk {
-  steps: number;
-  at: number;
-  /** Where it last stood on something that begins no integer; -1: nowhere. */
-  strayedAt: number;
-}
+const lastAstray = new Int32Array(3);
 
 /**
  * @param from - where the first integer begins
@@ -33,8 +27,7 @@ export function integersFill(bytes: Uint8Array, from: number, count: number): bo
   const quarter = Math.floor((bytes.length - from) / 4);
   if (quarter < quarterMin) return false;
   const [toB, toC, toD, end] = [from + quarter, from + 2 * quarter, from + 3 * quarter, bytes.length];
-  const [walkB, walkC, walkD] = [begin(bytes, toB, 0), begin(bytes, toC, 1), begin(bytes, toD, 2)];
-  let [a, b, c, d] = [from, walkB.at, walkC.at, walkD.at];
+  let [a, b, c, d] = [from, begin(bytes, toB, 0), begin(bytes, toC, 1), begin(bytes, toD, 2)];
   let steps = 0;
   for (; a < toB && b < toC && c < toD && d < end; steps++) {
     a += sizes[bytes[a]!]!;
@@ -42,53 +35,38 @@ export function integersFill(bytes: Uint8Array, from: number, count: number): bo
     c += sizes[bytes[c]!]!;
     d += sizes[bytes[d]!]!;
   }
-  // Each has fallen into step by then, or never will.
-  if (Math.max(a, b, c, d) >= astray) return false;
-  const first: Walk = { at: a, steps, strayedAt: -1 };
-  walkTo(bytes, first, toB);
-  if (first.strayedAt >= 0) return false;
-  let { at, steps: total } = first;
-  for (const [index, walk, position, until] of [
-    [0, walkB, b, toC],
-    [1, walkC, c, toD],
-    [2, walkD, d, end],
-  ] as const) {
-    walk.at = position;
-    walk.steps += steps;
-    walkTo(bytes, walk, until);
-    // From where the two meet, the later one went on for both.
+  steps = 4 * steps + 3 * trailSteps;
+  for (; a < toB; steps++) a += sizes[bytes[a]!]!;
+  for (; b < toC; steps++) b += sizes[bytes[b]!]!;
+  for (; c < toD; steps++) c += sizes[bytes[c]!]!;
+  for (; d < end; steps++) d += sizes[bytes[d]!]!;
+  if (d !== end) return false;
+  for (let index = 0; index < 3; index++) {
+    let at = index === 0 ? a : index === 1 ? b : c;
+    // From where it meets the walk behind it, that one went on for both; one that went astray meets none.
     let step = 0;
     while (step < trailSteps && trails[index * trailSteps + step] !== at) {
       if (trails[index * trailSteps + step]! < at) step++;
       else {
         at += sizes[bytes[at]!]!;
-        if (at >= astray) return false;
-        total++;
+        steps++;
       }
     }
-    if (step === trailSteps || walk.strayedAt >= at) return false;
-    total += walk.steps - step;
-    at = walk.at;
+    if (step === trailSteps || lastAstray[index]! >= step) return false;
+    steps -= step;
   }
-  return at === end && total === count;
+  return steps === count;
 }
 
-/** The first steps of a walk, which the one before it will look for. */
-function begin(bytes: Uint8Array, from: number, index: number): Walk {
-  const walk: Walk = { at: from, steps: 0, strayedAt: -1 };
+/** The first steps of a walk, among which the one before it will look for its own position. @returns where it stands then */
+function begin(bytes: Uint8Array, from: number, index: number): number {
+  let at = from;
+  lastAstray[index] = -1;
   for (let step = 0; step < trailSteps; step++) {
-    trails[index * trailSteps + step] = walk.at;
-    walkTo(bytes, walk, walk.at + 1);
+    trails[index * trailSteps + step] = at;
+    const size = sizes[bytes[at]!]!;
+    if (size === astray) lastAstray[index] = step;
+    at += size === astray ? 1 : size;
   }
-  return walk;
-}
-
-/** Until it stands at `until` or behind it. */
-function walkTo(bytes: Uint8Array, walk: Walk, until: number): void {
-  while (walk.at < until) {
-    const size = sizes[bytes[walk.at]!]!;
-    if (size === astray) walk.strayedAt = walk.at;
-    walk.at += size === astray ? 1 : size;
-    walk.steps++;
-  }
+  return at;
 }
