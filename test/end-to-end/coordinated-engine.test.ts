@@ -29,6 +29,8 @@ let seenOrder: DecodeOrder | null;
 /** What the decode engine was told of the ends of its requests. */
 let ended: (readonly [requestId: number, Finished | HandoffError])[];
 let refusesEnds: boolean;
+/** With which error, where it matters. */
+let refusal: Error | null;
 let decodes: boolean;
 /** Decode stands still once a request has this many tokens. */
 let pauseAt: number;
@@ -104,6 +106,7 @@ beforeEach(async () => {
   pauseAt = Infinity;
   ended = [];
   refusesEnds = false;
+  refusal = null;
   server = await serve('tcp://127.0.0.1:0', 100);
   const { address } = server;
   [prefill, decode] = [new ToyEngine(), new ToyEngine()];
@@ -120,13 +123,13 @@ beforeEach(async () => {
   });
   const onHandoff = (order: DecodeOrder): void => {
     seenOrder = order;
-    if (order.samplingParams['refuse'] === true) throw new Error('the engine refuses it');
+    if (order.samplingParams['refuse'] === true) throw refusal ?? new Error('the engine refuses it');
   };
   decodeEnd = await CoordinatedEngine.connect({
     ...{ handoff: decode.handoff, address, tokenize, connectMs, onHandoff },
     onFinished: (requestId, finished) => {
       ended.push([requestId, finished]);
-      if (refusesEnds) throw new Error('the engine wants no such end');
+      if (refusesEnds) throw refusal ?? new Error('the engine wants no such end');
     },
     onFailed: (requestId, error) => {
       ended.push([requestId, error]);
@@ -291,6 +294,29 @@ it('tells the decode engine how each request ended, with all that the engine gav
   const refused = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2 }));
   await expect(all(refused)).rejects.toThrow('the engine wants no such end');
   await refused.sourceSafe;
+  await allIsBack();
+});
+
+it('tells errors of its engines however long they are, and goes on', async () => {
+  const long = new Error('long '.repeat(100_000));
+  const computeWell = compute;
+  compute = () => Promise.reject(long);
+  const fails = async (more = {}): Promise<void> => {
+    const request = client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2, ...more }));
+    await expect(all(request)).rejects.toMatchObject({
+      code: 'ENGINE_FAILED',
+      message: expect.stringMatching(/^the request failed because long long .*…$/) as string,
+    });
+    await request.sourceSafe;
+  };
+  await fails();
+  compute = computeWell;
+  refusal = long;
+  await fails({ refuse: true });
+  refusesEnds = true;
+  await fails();
+  refusesEnds = false;
+  expect(await all(client.addRequest(prompt, wireMap({ num_tokens_to_generate: 2 })))).toHaveLength(1);
   await allIsBack();
 });
 

@@ -228,6 +228,17 @@ it('refuses what it cannot say, and everything once it is closed', async () => {
   await expect(CoordinatorClient.connect({ address: 'nowhere' })).rejects.toThrow('options.address: expected tcp://');
 });
 
+it('refuses what is too large for the wire, and keeps its connection and the requests on it', async () => {
+  const living = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  expect(() => client.addRequest('x'.repeat(2 ** 26 + 1), wireMap({}))).toThrow(
+    'prompt and sampling: expected at most 67108864 bytes on the wire, got 67108870',
+  );
+  expect(client.openRequests).toBe(1);
+  await reply(requestId, 'x');
+  expect(await all(living)).toHaveLength(1);
+});
+
 it('vouches for the death of an engine until that is taken, and says when it is not', async () => {
   const isSaid = (): boolean => core.heard.some(({ message }) => message.header === 'RELEASE_KV_OWNER');
   const attested = client.attestDead('engine', 'first');

@@ -95,6 +95,19 @@ describe('registration', () => {
     expect(desk.engine('p1', { role: 'decode' })).toEqual(['p1 REGISTRATION_ERROR']);
   });
 
+  test('a refusal can be told, however much there is that differs', () => {
+    const sizes = Array.from({ length: 20_000 }, (_, at): [string, number] => [`size${at}`, at]);
+    const large = wire({
+      element_size: 2,
+      ssm_layout: wire({ layer_start: 0, num_layers: 4, dims: new Map(sizes) }),
+    });
+    const desk = openDesk();
+    desk.engine('p1', { meta: { ...hybrid(1), ssm: wire({ conv: large, recurrent: large }) } });
+    expect(desk.engine('d1')).toEqual(['d1 REGISTRATION_ERROR']);
+    expect(desk.refusals[0]).toMatch(/^incompatible transfer geometry: expected .*…$/);
+    expect(desk.refusals[0]!.length).toBeLessThan(5_000);
+  });
+
   test('once all have left, the next may be of another model', () => {
     const desk = pairedDesk();
     desk.lose('p1');

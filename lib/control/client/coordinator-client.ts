@@ -14,6 +14,7 @@ import { parseEndpoint } from '../zeromq/address.js';
 import type { CurvePeer } from '../zeromq/curve-peers.js';
 import { curveIdentity } from '../zeromq/socket-identity.js';
 import { watchDisconnects } from '../zeromq/disconnects.js';
+import { checkFrameSizes } from '../zeromq/frame-limit.js';
 import { loadZeromq } from '../zeromq/load-zeromq.js';
 import { ClientRequest, type ClientEvent } from './client-request.js';
 
@@ -227,6 +228,7 @@ export class CoordinatorClient {
   /** Messages go out one after another; one that cannot be encoded throws here. */
   private say(message: ToCoordinator): void {
     const frames = encodeMessage(this.profile, 'coordinator', message) as Uint8Array[];
+    checkFrameSizes(frames, 'prompt and sampling');
     this.sending = this.sending
       .then(() => (this.isClosed ? undefined : this.socket.send(frames)))
       .catch((error: unknown) => {

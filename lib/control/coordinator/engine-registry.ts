@@ -4,6 +4,7 @@
  */
 import { HandoffError, isHandoffError } from '../../errors.js';
 import type { EngineExtension, HeldHandoff, RegisterRole } from '../protocol/messages.js';
+import { toldReason } from '../protocol/told-reason.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
 import { EngineRecord } from './engine-record.js';
@@ -189,7 +190,7 @@ export class EngineRegistry {
     if (!isHandoffError(error)) throw error;
     this.counters.enginesRejected++;
     this.parts.outbox.log('error', 'registration rejected', { peer, reason: error.message });
-    this.parts.outbox.send(peer, { header: 'REGISTRATION_ERROR', reason: error.message });
+    this.parts.outbox.send(peer, { header: 'REGISTRATION_ERROR', reason: toldReason(error.message) });
   }
 
   /** What an engine's return says about the requests that its loss left in doubt. */

@@ -9,6 +9,7 @@ import { argumentError, isHandoffError } from '../../errors.js';
 import type { CoordinatorCore, CoordinatorSnapshot, PeerId } from '../coordinator/interface.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { ToCoordinator } from '../protocol/messages.js';
+import { toldReason } from '../protocol/told-reason.js';
 import { checkReach, parseEndpoint } from './address.js';
 import { shellStatus, shown } from './shell-status.js';
 import type { CurveGate } from './curve-gate.js';
@@ -286,7 +287,7 @@ export class CoordinatorServer {
   }
 
   private rejectRegistration(routingId: string, reason: string): void {
-    const frames = encodeMessage(this.profile, 'engine', { header: 'REGISTRATION_ERROR', reason });
+    const frames = encodeMessage(this.profile, 'engine', { header: 'REGISTRATION_ERROR', reason: toldReason(reason) });
     // Whoever does not read it is not waited for.
     void this.deliveries.putTo(routingId, frames);
   }

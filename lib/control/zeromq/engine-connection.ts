@@ -8,10 +8,12 @@ import type { Dealer } from 'zeromq';
 import { argumentError, HandoffError, isHandoffError } from '../../errors.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { RegisterRole, ToCoordinator, ToEngine } from '../protocol/messages.js';
+import { toldReason } from '../protocol/told-reason.js';
 import { Float64, type Wire, type WireMap } from '../protocol/wire-value.js';
 import { checkPeerName, type CurvePeer } from './curve-peers.js';
 import { curveIdentity, type SocketIdentity } from './socket-identity.js';
 import { watchDisconnects } from './disconnects.js';
+import { checkFrameSizes, frameBytesMax } from './frame-limit.js';
 import { loadZeromq } from './load-zeromq.js';
 
 /** What a connection needs from its engine. */
@@ -100,7 +102,10 @@ export class EngineConnection {
   /** Messages go out one after another; without a connection they are dropped. @throws `ARGUMENT_INVALID` */
   say(message: ToCoordinator): void {
     const { socket } = this;
-    const frames = encodeMessage(this.options.profile, 'coordinator', message) as Uint8Array[];
+    // An engine's own errors say what they like.
+    const said = message.header === 'REQUEST_ERROR' ? { ...message, reason: toldReason(message.reason) } : message;
+    const frames = encodeMessage(this.options.profile, 'coordinator', said) as Uint8Array[];
+    checkFrameSizes(frames, message.header);
     if (socket === null) return;
     this.sending = this.sending
       .then(() => (socket === this.socket ? socket.send(frames) : undefined))
@@ -133,7 +138,8 @@ export class EngineConnection {
       linger: 1_000,
       sendHighWaterMark: 0,
       receiveHighWaterMark: 1_000,
-      maxMessageSize: 64 * 2 ** 20,
+      // A prompt and a handoff may come in one frame.
+      maxMessageSize: 2 * frameBytesMax,
       tcpKeepalive: 1,
     });
     this.socket = socket;

@@ -63,7 +63,11 @@ export class PeerRoutes {
     message: ToCoordinator,
     refusalOf: (peer: PeerId, message: Registration) => string | null,
   ): { readonly peer: PeerId; readonly replaced: string | null } | Refusal {
-    if (this.proofs === null) return { peer: routingId, replaced: null };
+    if (this.proofs === null) {
+      if (isRegistration(message) && isAssigned(routingId))
+        return { name: routingId, role: null, reason: 'an engine registers under an identity of its own' };
+      return { peer: routingId, replaced: null };
+    }
     const proven = this.prove(routingId);
     if (proven === null)
       return {
@@ -77,7 +81,7 @@ export class PeerRoutes {
     if (role !== 'engine') return { peer: `${name}.${nonce}`, replaced: null };
     const current = this.speaks.get(name) ?? null;
     if (current === routingId) return { peer: name, replaced: null };
-    if (header !== 'REGISTER' && header !== 'REGISTER_ROLE')
+    if (!isRegistration(message))
       return { name, role, reason: 'another connection has registered under this name, or none has' };
     const reason = current === null ? null : refusalOf(name, message);
     if (reason !== null) return { name, role, reason };
@@ -138,4 +142,16 @@ export class PeerRoutes {
     this.proven.set(routingId, proven);
     return proven;
   }
+}
+
+function isRegistration(message: ToCoordinator): message is Registration {
+  return message.header === 'REGISTER' || message.header === 'REGISTER_ROLE';
+}
+
+/**
+ * Whether the socket gave this routing id itself: to who brought none, and to a connection whose own id another one has taken
+ * over, for what it had still to say. So an engine that came back would be registered twice, once where nobody is.
+ */
+function isAssigned(routingId: string): boolean {
+  return routingId.startsWith('\0');
 }

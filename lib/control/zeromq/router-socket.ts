@@ -4,11 +4,11 @@ import { HandoffError } from '../../errors.js';
 import type { Endpoint } from './address.js';
 import { CurveGate, curveDomain } from './curve-gate.js';
 import type { CurveServer } from './curve-peers.js';
+import { frameBytesMax } from './frame-limit.js';
 import { loadZeromq } from './load-zeromq.js';
 
 /** Messages of one peer inside ZeroMQ; what comes on top waits in an outbox. */
 const highWaterMark = 256;
-const messageBytesMax = 64 * 2 ** 20;
 
 /** A socket, and who guards it under CURVE. */
 export interface OpenedRouter {
@@ -42,7 +42,7 @@ function plainRouter(heartbeatMs: number, security: SocketOptions<Router>): Rout
     sendTimeout: 0,
     sendHighWaterMark: highWaterMark,
     receiveHighWaterMark: 1_000,
-    maxMessageSize: messageBytesMax,
+    maxMessageSize: frameBytesMax,
     linger: 1_000,
     heartbeatInterval: heartbeatMs,
     // A stopped process answers no heartbeat and its memory may still be written: it is not dead. Its machine's kernel
