@@ -114,9 +114,11 @@ std::string NixlAgent::LoadPeer(const std::string& metadata) {
   char* name = nullptr;
   const int status = api_->load_remote_md(agent_, metadata.data(), metadata.size(), &name);
   if (status != kNixlSuccess || name == nullptr) {
-    throw NativeError(ErrorCode::kPEER_REFUSED,
-                      "NIXL does not load the peer's metadata: " + NixlStatusText(status) +
-                          "; both ends need one version of NIXL and a network in common (UCX_TLS, UCX_NET_DEVICES)");
+    // One status for all of it.
+    throw NativeError(ErrorCode::kPEER_UNREACHABLE,
+                      "NIXL finds no way to the peer: " + NixlStatusText(status) +
+                          "; it has ended, has another version of NIXL, or no network in common with this process "
+                          "(UCX_TLS, UCX_NET_DEVICES)");
   }
   std::string loaded(name);
   std::free(name);

@@ -84,7 +84,7 @@ class NixlAgent {
   void Register(const NixlRange& range);
   // What a peer needs in order to read what is registered.
   std::string Metadata() const;
-  // Gives the peer's name. Throws PEER_REFUSED for metadata that is none.
+  // Gives the peer's name. Throws PEER_UNREACHABLE, also for metadata that is none.
   std::string LoadPeer(const std::string& metadata);
 
   // `owner`: a loaded peer, or empty for this process's own memory. All of one kind. Throws PEER_REFUSED (a peer's) or

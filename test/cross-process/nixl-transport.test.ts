@@ -315,7 +315,7 @@ describeOptional('nixl', nixlMissing(), 'the NIXL transport', () => {
     const small = requestOf(blockProgram(Int32Array.of(0, 1), Int32Array.of(1, 0), blockBytes));
     expect((await quiet(transport.begin(small, honest))).error).toBeNull();
     const garbage = await settled(transport.connect({ ...grant, metadata: 'AAAA' }));
-    expect(garbage.error?.code).toBe('PEER_REFUSED');
+    expect(garbage.error?.code).toBe('PEER_UNREACHABLE');
   });
 });
 

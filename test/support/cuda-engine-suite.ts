@@ -3,7 +3,7 @@
  * what one engine generates without one, token for token and logit bit for logit bit.
  */
 import { startChild, type Child } from './child-process.js';
-import type { CudaSetting } from './cuda-ipc-suite.js';
+import type { GpuSetting } from './gpu-ends.js';
 
 interface Outcome {
   readonly tokens: readonly number[];
@@ -52,7 +52,7 @@ const texts = [
   'Sixteen of them.',
 ];
 
-export function cudaEngineSuite({ env = {}, gpus }: Pick<CudaSetting, 'env' | 'gpus'>, backend = 'cuda-ipc'): void {
+export function cudaEngineSuite({ env = {}, gpus }: Pick<GpuSetting, 'env' | 'gpus'>, backend = 'cuda-ipc'): void {
   const start = (): Child => startChild('cuda-engine', [], env as Record<string, string>);
 
   test.each(cases)(

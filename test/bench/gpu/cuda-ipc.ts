@@ -37,8 +37,8 @@ const now = (): number => Number(process.hrtime.bigint()) / 1000;
 
 export async function run(): Promise<BenchRow[]> {
   const gpus = testGpus();
-  const child = new BenchChild('cuda-end');
-  const answer = child.ask('open', { bytes: 2 * GiB, seed: null, device: gpus.source });
+  const child = new BenchChild('gpu-end');
+  const answer = child.ask('open', { transport: 'cuda-ipc', bytes: 2 * GiB, seed: null, devices: [gpus.source] });
   const target = allocateCudaRegion({ bytes: GiB, device: gpus.target });
   const own = allocateCudaRegion({ bytes: 2 * GiB, device: gpus.source });
   const importer = new CudaIpcTransport();

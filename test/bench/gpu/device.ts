@@ -161,8 +161,8 @@ async function besideProducts(
     console.error(`left out: matrix products: ${(error as Error).message}`);
     return [];
   }
-  const child = new BenchChild('cuda-end');
-  const granted = child.ask('open', { bytes: 2 * GiB, seed: null, device: gpus.source });
+  const child = new BenchChild('gpu-end');
+  const granted = child.ask('open', { transport: 'cuda-ipc', bytes: 2 * GiB, seed: null, devices: [gpus.source] });
   const importer = new CudaIpcTransport();
   importer.register(target);
   const peer = importer.connect(await granted);

@@ -35,9 +35,9 @@ interface Reader {
 }
 
 /** Another process that exports 2 GiB of a GPU, and its grant. */
-function exporterOf(name: string, device: number): { child: BenchChild; grant: Promise<JsonObject> } {
-  const child = new BenchChild(name);
-  return { child, grant: child.ask('open', { bytes: 2 * GiB, seed: null, device, devices: [device] }) };
+function exporterOf(transport: string, device: number): { child: BenchChild; grant: Promise<JsonObject> } {
+  const child = new BenchChild('gpu-end');
+  return { child, grant: child.ask('open', { transport, bytes: 2 * GiB, seed: null, devices: [device] }) };
 }
 
 async function connected(transport: Transport, grant: JsonObject): Promise<Reader> {
@@ -64,7 +64,7 @@ async function speedOf({ transport, peer }: Reader, program: CopyProgram): Promi
 
 export async function run(): Promise<BenchRow[]> {
   const gpus = testGpus();
-  const [read, mapped] = [exporterOf('nixl-gpu-end', gpus.source), exporterOf('cuda-end', gpus.source)];
+  const [read, mapped] = [exporterOf('nixl', gpus.source), exporterOf('cuda-ipc', gpus.source)];
   const target = allocateCudaRegion({ bytes: GiB, device: gpus.target });
   const own = allocateCudaRegion({ bytes: GiB, device: gpus.source });
   const open: Transport[] = [];

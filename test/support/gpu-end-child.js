@@ -1,13 +1,24 @@
 'use strict';
-// One end of the NIXL transport over GPU memory in a process of its own, or over host memory for a mixed pair: exports a
-// region filled from a seed, or pulls from one and says what is wrong.
+// One end of the cuda-ipc or the nixl transport in a process of its own, over GPU memory, or host memory for a mixed pair:
+// exports regions filled from a seed, or pulls from one and says what is wrong.
 const { allocateCudaRegion } = require('../../dist/lib/memory/cuda-region.js');
+const { Generations } = require('../../dist/lib/memory/generations.js');
 const { allocateHostRegion } = require('../../dist/lib/memory/host-region.js');
+const { addon } = require('../../dist/lib/native/addon.js');
+const { CudaIpcTransport } = require('../../dist/lib/transfer/transports/cuda-ipc.js');
 const { NixlTransport } = require('../../dist/lib/transfer/transports/nixl.js');
 const { answerRequests } = require('./answer-requests.js');
 
-let end = null;
+const kinds = {
+  'cuda-ipc': {
+    make: (options) => new CudaIpcTransport(options),
+    counters: () => addon().debugCudaCounters(),
+    keepsPeers: false,
+  },
+  nixl: { make: (options) => new NixlTransport(options), counters: () => end.transport.counters, keepsPeers: true },
+};
 const filler = 0xee;
+let end = null;
 
 function contentOf(bytes, seed, index) {
   const words = new Uint32Array(bytes / 4);
@@ -25,19 +36,18 @@ function hostRegion(bytes) {
   });
 }
 
-const fill = (seed) =>
-  end.regions.forEach((region, index) => region.write(0, contentOf(region.byteLength, seed, index)));
-
-/** `devices`: of each region; null for host memory. */
-async function open({ bytes, seed, devices, options = {} }) {
+/** `devices`: of each region; null for host memory. `blocks`: how many have generations. */
+async function open({ transport: name, bytes, seed, devices, blocks = 0, options = {} }) {
   const regions = devices.map((device) =>
     device === null ? hostRegion(bytes) : allocateCudaRegion({ bytes, device }),
   );
-  const transport = new NixlTransport(options);
-  end = { regions, transport, peers: new Map() };
-  if (seed !== null) fill(seed);
+  const generations = blocks === 0 ? null : new Generations(blocks);
+  const claims = generations === null ? {} : { blockGenerations: generations };
+  const transport = kinds[name].make({ ...options, ...claims });
+  end = { kind: kinds[name], regions, transport, generations, peers: new Map(), failure: null };
+  if (seed !== null) regions.forEach((region, index) => region.write(0, contentOf(bytes, seed, index)));
   for (const region of regions) transport.register(region);
-  await transport.open();
+  await transport.open?.();
   return transport.grant();
 }
 
@@ -48,7 +58,7 @@ async function peerOf(grant) {
   let peer = end.peers.get(key);
   if (peer === undefined || peer.status() === 'failed') {
     peer = end.transport.connect(grant);
-    end.peers.set(key, peer);
+    if (end.kind.keepsPeers) end.peers.set(key, peer);
   }
   while (peer.status() === 'connecting') await turn();
   return peer;
@@ -72,18 +82,26 @@ function countWrong(fragments, seed) {
   return wrong;
 }
 
+const claimOf = (program, generations) => ({
+  blocks: program.tables[0].source,
+  blockGenerations: BigUint64Array.from(generations.map(BigInt)),
+  slots: new Int32Array(0),
+  slotGenerations: new BigUint64Array(0),
+});
+
 /**
  * Ends when the pull is quiet, or with `atDoubt` when it has failed and may still write.
  *
  * `fragments`: source region, source, target region, target and bytes of each piece of the program, for the comparison;
  * null: nothing is compared.
  */
-async function pull({ grant, program, seed, fragments = null, cancel = false, atDoubt = false }) {
+async function pull({ grant, program, seed, fragments = null, generations = null, cancel = false, atDoubt = false }) {
   if (fragments !== null) {
     for (const region of end.regions) region.write(0, new Uint8Array(region.byteLength).fill(filler));
   }
   const peer = await peerOf(grant);
-  const handle = end.transport.begin({ programs: [program], generations: null, tag: 'pull' }, peer);
+  const claims = generations === null ? null : claimOf(program, generations);
+  const handle = end.transport.begin({ programs: [program], generations: claims, tag: 'pull' }, peer);
   if (cancel) handle.cancel();
   const goesOn = atDoubt ? ['active'] : ['active', 'failed-active'];
   while (goesOn.includes(handle.poll())) {
@@ -93,39 +111,29 @@ async function pull({ grant, program, seed, fragments = null, cancel = false, at
   end.transport.takeChanged();
   const { error } = handle;
   const result = { status: handle.poll(), error: error?.code ?? null, message: error?.message ?? null };
+  if (!end.kind.keepsPeers) peer.close();
   return { ...result, bytes: handle.bytesDone, wrong: fragments === null ? null : countWrong(fragments, seed) };
 }
 
-/** Pulls until one fails; answers how that ended, and how many went well before. */
-async function pullUntilFailure(values) {
-  for (let pulls = 0; ; pulls += 1) {
-    const result = await pull(values);
-    if (result.status !== 'done') return { ...result, pulls };
-  }
-}
-
-/** Seconds of each of `rounds` pulls, after one that is not counted. */
-async function time({ grant, program, rounds }) {
-  const peer = await peerOf(grant);
-  const seconds = [];
-  for (let round = -1; round < rounds; round += 1) {
-    const started = process.hrtime.bigint();
-    const handle = end.transport.begin({ programs: [program], generations: null, tag: 'bench' }, peer);
-    while (handle.poll() === 'active') await turn();
-    if (handle.error !== null) throw handle.error;
-    if (round >= 0) seconds.push(Number(process.hrtime.bigint() - started) / 1e9);
-    end.transport.takeChanged();
-  }
-  return seconds;
+/** Answers when one pull went well, and goes on until one fails; `failure` tells how that ended. */
+async function pullOn({ fragments, seed, ...values }) {
+  const first = await pull({ ...values, fragments, seed });
+  const untilFailure = async () => {
+    for (;;) {
+      const result = await pull(values);
+      // All brought the same, so that is what is there however the last one ended.
+      if (result.status !== 'done') return { ...result, wrong: countWrong(fragments, seed) };
+    }
+  };
+  end.failure = untilFailure();
+  return first;
 }
 
 answerRequests({
-  open,
-  pull,
-  pullUntilFailure,
-  pullForEver: (values) => void pullUntilFailure(values),
-  time,
-  counters: () => end.transport.counters,
+  ...{ open, pull, pullOn },
+  failure: () => end.failure,
+  advance: ({ ids }) => end.generations.advance(Int32Array.from(ids)),
+  counters: () => end.kind.counters(),
   async close() {
     try {
       await end.transport.close();
