@@ -5,7 +5,7 @@
 import type { JsonObject } from '../../lib/json.js';
 import type { CopyProgram } from '../../lib/transfer/copy-program.js';
 import { useFakeVram } from '../support/fake-vram.js';
-import { fragmentsOf, GpuEnds, right } from '../support/gpu-ends.js';
+import { GpuEnds, right } from '../support/gpu-ends.js';
 import { blockProgram } from '../support/host-fixture.js';
 import { nixlMissing } from '../support/nixl-fixture.js';
 import { nixlGpuSuite } from '../support/nixl-gpu-suite.js';

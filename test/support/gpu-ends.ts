@@ -32,7 +32,7 @@ export interface Exporter {
 export const right = { status: 'done', error: null, wrong: 0 };
 
 /** What a child compares with. */
-export function fragmentsOf(program: CopyProgram): Float64Array {
+function fragmentsOf(program: CopyProgram): Float64Array {
   const values: number[] = [];
   eachFragment(program, (...each) => void values.push(...each));
   return Float64Array.from(values);
