@@ -37,7 +37,7 @@ const usage = `usage: state-handoff coordinator [flags]
   --peers FILE          with it, the allow-list: {"NAME": {"role": "engine|client|observer", "key": PUBLIC}, …};
                         SIGHUP has it read again
   --insecure            plain TCP beyond this machine
-  --heartbeat-ms N      between heartbeats (default 2000)
+  --heartbeat-ms N      peers whose machine is gone are found within twice this (default 5000)
   --metrics-port N      Prometheus metrics at http://127.0.0.1:N/metrics (0: a free port; default: none)
   --drain-ms N          how long SIGTERM waits for living requests (default 30000)
   --log-level LEVEL     debug, info (default), warn, error
@@ -95,7 +95,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       profile: choiceOf(settings, 'profile', ['multi-frame', 'single-frame']),
       ...(curve === undefined ? {} : { curve }),
       insecure: settings['insecure'] === true,
-      heartbeatMs: numberOf(settings, 'heartbeat-ms', 2_000),
+      heartbeatMs: numberOf(settings, 'heartbeat-ms', 5_000),
       log,
     });
     const metrics = await startMetrics(settings, server, core);

@@ -15,6 +15,7 @@ import type { CurvePeer } from '../zeromq/curve-peers.js';
 import { curveIdentity } from '../zeromq/socket-identity.js';
 import { watchDisconnects } from '../zeromq/disconnects.js';
 import { checkFrameSizes } from '../zeromq/frame-limit.js';
+import { dealerLiveness } from '../zeromq/liveness.js';
 import { loadZeromq } from '../zeromq/load-zeromq.js';
 import { ClientRequest, type ClientEvent } from './client-request.js';
 
@@ -77,7 +78,8 @@ export class CoordinatorClient {
       curve === undefined
         ? { routingId: `client-${randomBytes(12).toString('hex')}` }
         : curveIdentity(curve, 'options.curve');
-    const socket = new DealerSocket({ ...identity, linger: 0, sendHighWaterMark: 0, receiveHighWaterMark: 1_000 });
+    const marks = { linger: 0, sendHighWaterMark: 0, receiveHighWaterMark: 1_000 };
+    const socket = new DealerSocket({ ...identity, ...dealerLiveness, ...marks });
     const client = new CoordinatorClient(socket, options.profile ?? 'multi-frame');
     let timer: NodeJS.Timeout | undefined;
     const answered = await new Promise<boolean>((resolve) => {

@@ -36,7 +36,10 @@ export interface CoordinatorServerOptions {
   /** When the port is taken, take a free one instead (spec 1.2). Default true. */
   readonly fallsBack?: boolean;
   readonly outboxLimits?: OutboxLimits;
-  /** Milliseconds between heartbeats; engines whose machine is gone are found within two. Default 2,000. */
+  /**
+   * Milliseconds between two looks of the kernel at a silent connection: peers whose machine is gone are found within two. A
+   * process that is stopped with more on its way to it than fits loses its connection after as long. Default 5,000.
+   */
   readonly heartbeatMs?: number;
   readonly clock?: Clock;
   readonly log?: LogWriter;
@@ -102,7 +105,7 @@ export class CoordinatorServer {
     if (options.curve !== undefined && endpoint.scheme === 'inproc')
       throw argumentError('options.curve', 'no CURVE keys with an inproc address', address, 'OPTION_INVALID');
     checkReach(endpoint, options.curve !== undefined, options.insecure ?? false, 'options.address');
-    const heartbeat = options.heartbeatMs ?? 2_000;
+    const heartbeat = options.heartbeatMs ?? 5_000;
     if (!Number.isInteger(heartbeat) || heartbeat < 100 || heartbeat > 3_600_000)
       throw argumentError('options.heartbeatMs', 'an integer in [100, 3600000]', heartbeat, 'OPTION_INVALID');
     const routes = new PeerRoutes(options.curve);

@@ -14,6 +14,7 @@ import { checkPeerName, type CurvePeer } from './curve-peers.js';
 import { curveIdentity, type SocketIdentity } from './socket-identity.js';
 import { watchDisconnects } from './disconnects.js';
 import { checkFrameSizes, frameBytesMax } from './frame-limit.js';
+import { dealerLiveness } from './liveness.js';
 import { loadZeromq } from './load-zeromq.js';
 
 /** What a connection needs from its engine. */
@@ -140,7 +141,7 @@ export class EngineConnection {
       receiveHighWaterMark: 1_000,
       // A prompt and a handoff may come in one frame.
       maxMessageSize: 2 * frameBytesMax,
-      tcpKeepalive: 1,
+      ...dealerLiveness,
     });
     this.socket = socket;
     const refused = (): void => {

@@ -5,6 +5,7 @@ import type { Endpoint } from './address.js';
 import { CurveGate, curveDomain } from './curve-gate.js';
 import type { CurveServer } from './curve-peers.js';
 import { frameBytesMax } from './frame-limit.js';
+import { routerLiveness } from './liveness.js';
 import { loadZeromq } from './load-zeromq.js';
 
 /** Messages of one peer inside ZeroMQ; what comes on top waits in an outbox. */
@@ -33,7 +34,6 @@ export async function openRouter(heartbeatMs: number, curve: CurveServer | undef
 
 function plainRouter(heartbeatMs: number, security: SocketOptions<Router>): Router {
   const { Router: RouterSocket } = loadZeromq();
-  const seconds = Math.max(1, Math.round(heartbeatMs / 1_000));
   return new RouterSocket({
     ...security,
     mandatory: true,
@@ -44,15 +44,7 @@ function plainRouter(heartbeatMs: number, security: SocketOptions<Router>): Rout
     receiveHighWaterMark: 1_000,
     maxMessageSize: frameBytesMax,
     linger: 1_000,
-    heartbeatInterval: heartbeatMs,
-    // A stopped process answers no heartbeat and its memory may still be written: it is not dead. Its machine's kernel
-    // does answer keep-alives, so those tell a machine that is gone.
-    heartbeatTimeout: 0x7fff_ffff,
-    tcpKeepalive: 1,
-    tcpKeepaliveIdle: seconds,
-    tcpKeepaliveInterval: seconds,
-    tcpKeepaliveCount: 1,
-    tcpMaxRetransmitTimeout: 2 * heartbeatMs,
+    ...routerLiveness(heartbeatMs),
   });
 }
 
