@@ -37,8 +37,11 @@ function standStill(ms: number): void {
 
 it('takes an engine that came back while the coordinator was busy, once and under its own name', async () => {
   // What the first connection said comes when the second has taken its name: the socket makes up another for it.
-  const before = connect('prefill_s0_dp0');
-  while ((await before.events.receive()).type !== 'handshake');
+  const before = new Dealer({ routingId: 'prefill_s0_dp0', linger: 1_000 });
+  // From before the connection on: nothing is to be missed.
+  const { events } = before;
+  before.connect(server.address);
+  while ((await events.receive()).type !== 'handshake');
   void before.send(frames);
   standStill(200);
   before.close();
