@@ -9,11 +9,15 @@ import { blockProgram } from './host-fixture.js';
 
 const blockBytes = 32 << 10;
 
-/** Every block of a region once, each to another place; and every second slice of each, to where the other slices are. */
+/**
+ * Every block of a region once, each to another place; every second slice of each, to where the other slices are; and one
+ * head of two of 64 blocks, 1 MiB that travels packed.
+ */
 export function gpuPrograms(bytes: number): {
   readonly count: number;
   readonly blocks: CopyProgram;
   readonly sliced: (sliceBytes: number) => CopyProgram;
+  readonly heads: (sourceRegion?: number) => CopyProgram;
 } {
   const count = bytes / blockBytes;
   const source = Int32Array.from({ length: count }, (_, index) => (index * 7 + 1) % count);
@@ -24,7 +28,13 @@ export function gpuPrograms(bytes: number): {
     const slice = { ...blocks.rectangles[0]!, fragmentBytes: sliceBytes, targetOffset: sliceBytes, loops: [loop] };
     return { rectangles: [slice], tables: blocks.tables };
   };
-  return { count, blocks, sliced };
+  const heads = (sourceRegion = 0): CopyProgram => {
+    const ids = Int32Array.from({ length: 64 }, (_, index) => index);
+    const { rectangles, tables } = blockProgram(ids, ids, blockBytes);
+    const loops = [{ count: 16, sourceStride: 2048, targetStride: 2048 }];
+    return { rectangles: [{ ...rectangles[0]!, sourceRegion, fragmentBytes: 1024, loops }], tables };
+  };
+  return { count, blocks, sliced, heads };
 }
 
 export interface GpuPullSetting {

@@ -4,6 +4,7 @@
  * read as it lies.
  */
 import fc from 'fast-check';
+import type { JsonObject } from '../../lib/json.js';
 import { checkProgram } from '../../lib/transfer/check-program.js';
 import { GpuEnds, right, type GpuSetting } from './gpu-ends.js';
 import { gpuPrograms, gpuPullSuite } from './gpu-pull-suite.js';
@@ -17,7 +18,7 @@ export interface NixlGpuSetting extends GpuSetting {
 export function nixlGpuSuite({ runs, ...setting }: NixlGpuSetting): void {
   const { bytes, gpus } = setting;
   const ends = new GpuEnds('nixl', setting);
-  const { blocks, sliced } = gpuPrograms(bytes);
+  const { blocks, sliced, heads } = gpuPrograms(bytes);
 
   gpuPullSuite({ ends, bytes, lossOptions: { packPatienceMs: 200 } });
 
@@ -57,6 +58,42 @@ export function nixlGpuSuite({ runs, ...setting }: NixlGpuSetting): void {
     const reader = await ends.importer();
     expect(await ends.pull(reader, grant, sliced(2048), 7)).toMatchObject(right);
     await ends.close(reader, child);
+  });
+
+  describe('an exporter with memory of several kinds', () => {
+    const kinds: readonly (readonly [string, number | null])[] = [
+      ...(gpus.source === gpus.target ? [] : [['another GPU', gpus.target] as const]),
+      ['the host', null],
+    ];
+
+    test.each(kinds)('gathers from its first GPU; what lies in memory of %s is read as it lies', async (_, other) => {
+      const { child, grant } = await ends.open({ seed: 14, devices: [gpus.source, other] });
+      const options = { exports: false, packPatienceMs: 60_000 };
+      const { child: reader } = await ends.open({ seed: null, devices: [gpus.target, other] }, options);
+      const packed = async (): Promise<number> => (await child.ask<{ packedChunks: number }>('counters')).packedChunks;
+      expect(await ends.pull(reader, grant, heads(1), 14)).toMatchObject(right);
+      expect(await packed()).toBe(0);
+      expect(await ends.pull(reader, grant, heads(0), 14)).toMatchObject(right);
+      expect(await packed()).toBeGreaterThan(0);
+      expect(await reader.ask('counters')).toMatchObject({ packRefusals: 0 });
+      await ends.close(reader, child);
+    });
+
+    test.each(kinds)(
+      'gathers nothing from memory of %s for a reader that believes it to be that GPU’s',
+      async (_, other) => {
+        const { child, grant } = await ends.open({ seed: 15, devices: [gpus.source, other] });
+        const [first, second] = grant['regions'] as readonly [JsonObject, JsonObject];
+        const { child: reader } = await ends.open(
+          { seed: null, devices: [gpus.target, gpus.target] },
+          { exports: false, packPatienceMs: 1000 },
+        );
+        const lie = { ...grant, regions: [first, { ...second, kind: 'cuda', device: gpus.source }] };
+        await reader.ask('pull', { grant: lie, program: heads(1) });
+        expect(await child.ask('counters')).toMatchObject({ packedChunks: 0 });
+        await ends.close(reader, child);
+      },
+    );
   });
 
   test.each([
