@@ -47,6 +47,7 @@ export const errorCodes = {
   RESUME_TOKENS_INVALID: { retryable: false, phase: 'decode' },
   LOG_PROBS_UNSUPPORTED: { retryable: false, phase: 'decode' },
   BLOCK_COUNT_MISMATCH: { retryable: false, phase: 'decode' },
+  PROMPT_MISMATCH: { retryable: false, phase: 'decode' },
   EPOCH_MISMATCH: { retryable: true, phase: 'decode' },
   HANDOFF_EXPIRED: { retryable: true, phase: 'transfer', native: true },
   HANDOFF_UNKNOWN: { retryable: false, phase: 'prefill' },

@@ -178,6 +178,7 @@ export class LlamaPrefillEngine implements PrefillContext {
       {
         requestId,
         promptTokens: prompt.length,
+        prompt,
         blocks,
         slot: null,
         resumeTokens: [first],

@@ -304,7 +304,7 @@ export class DecodeSide {
     checkExpectation(parsed, {
       model: context.model,
       dtype: context.dtype,
-      promptTokens: prompt.length,
+      prompt,
       resumeTokens: 1 + context.numSpeculativeTokens,
       isHybrid: context.ssm !== null,
       wantsLogProbs,

@@ -3,14 +3,15 @@
  * before the request is queued (spec 6.3).
  */
 import { argumentError } from '../errors.js';
+import { promptDigest, promptDigestKey } from '../prompt-digest.js';
 import type { ParsedKvMeta } from './handoff-parser.js';
 
 export interface HandoffExpectation {
   /** This engine's model and element type. */
   readonly model: string;
   readonly dtype: string;
-  /** Tokens of the prompt that came with the request. */
-  readonly promptTokens: number;
+  /** The prompt that came with the request. */
+  readonly prompt: Int32Array;
   /** `1 + numSpeculativeTokens`. */
   readonly resumeTokens: number;
   /** Whether this engine's model has SSM state. */
@@ -24,10 +25,11 @@ export interface HandoffExpectation {
 /**
  * Decode.
  *
- * @throws `INCOMPATIBLE` (another model or element type), `BLOCK_COUNT_MISMATCH`, `RESUME_TOKENS_INVALID`,
- *   `SSM_METADATA_INVALID`, `EPOCH_MISMATCH`
+ * @throws `INCOMPATIBLE` (another model or element type), `BLOCK_COUNT_MISMATCH`, `PROMPT_MISMATCH`,
+ *   `RESUME_TOKENS_INVALID`, `SSM_METADATA_INVALID`, `EPOCH_MISMATCH`
  */
 export function checkExpectation(parsed: ParsedKvMeta, expected: HandoffExpectation): void {
+  const promptTokens = expected.prompt.length;
   for (const field of ['model', 'dtype'] as const) {
     if (parsed[field] === null || parsed[field] === expected[field]) continue;
     throw argumentError(
@@ -37,22 +39,31 @@ export function checkExpectation(parsed: ParsedKvMeta, expected: HandoffExpectat
       'INCOMPATIBLE',
     );
   }
-  if (parsed.promptTokens !== null && parsed.promptTokens !== expected.promptTokens) {
+  if (parsed.promptTokens !== null && parsed.promptTokens !== promptTokens) {
     throw argumentError(
       'kvMeta.handoff.prompt_tokens',
-      `${expected.promptTokens}, the length of the prompt`,
+      `${promptTokens}, the length of the prompt`,
       parsed.promptTokens,
       'BLOCK_COUNT_MISMATCH',
     );
   }
   // Counted in blocks of the source, which need not be as large as this engine's.
-  const blocks = Math.ceil(expected.promptTokens / parsed.ranks[0]!.tokensPerBlock);
+  const blocks = Math.ceil(promptTokens / parsed.ranks[0]!.tokensPerBlock);
   if (parsed.blockCount !== blocks) {
     throw argumentError(
       'sourceBlockIds',
-      `${blocks} blocks for ${expected.promptTokens} tokens`,
+      `${blocks} blocks for ${promptTokens} tokens`,
       parsed.blockCount,
       'BLOCK_COUNT_MISMATCH',
+    );
+  }
+  const digest = parsed.promptDigest === null ? null : promptDigest(expected.prompt);
+  if (parsed.promptDigest !== digest) {
+    throw argumentError(
+      `kvMeta.handoff.${promptDigestKey}`,
+      `${JSON.stringify(digest)}, of the prompt that came with the request`,
+      parsed.promptDigest,
+      'PROMPT_MISMATCH',
     );
   }
   if (parsed.resumeTokens.length !== expected.resumeTokens) {

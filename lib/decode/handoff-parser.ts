@@ -19,6 +19,7 @@ import {
 } from '../json-fields.js';
 import { defaultTicketLimits, int32Max, type TicketLimits } from '../limits.js';
 import type { BlockIdList, TransferRecord } from '../prefill/transfer-records.js';
+import { promptDigestKey } from '../prompt-digest.js';
 import { parseHandoffFields } from '../ticket.js';
 import { describeRanks, peerRecords, type DescribedRank } from '../transfer/peer-description.js';
 import type { PeerDescriptorCache } from '../transfer/peer-descriptor-cache.js';
@@ -34,6 +35,8 @@ export interface ParsedKvMeta {
   readonly dtype: string | null;
   /** Tokens of the prompt by the source's count; null where the peer does not say. */
   readonly promptTokens: number | null;
+  /** Digest of the prompt's token ids; null where the peer does not say. */
+  readonly promptDigest: string | null;
   /** The source's ranks; the same array for the same description when a cache is used. */
   readonly ranks: readonly DescribedRank[];
   /** By rank: the blocks of the whole prompt in sequence order, and the slot. */
@@ -95,6 +98,7 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
     model: nameOf(fields, 'model', limits),
     dtype: nameOf(fields, 'dtype', limits),
     promptTokens,
+    promptDigest: nameOf(fields, promptDigestKey, limits),
     ranks,
     shares: blockIds.map((ids) => ({ blockIds: ids, slot })),
     blockCount,
@@ -106,7 +110,7 @@ export function parseKvMeta(kvMeta: unknown, sourceBlockIds: unknown, options: P
   };
 }
 
-function nameOf(handoff: Fields | null, key: 'model' | 'dtype', limits: TicketLimits): string | null {
+function nameOf(handoff: Fields | null, key: string, limits: TicketLimits): string | null {
   return handoff === null ? null : optionalStringField(handoff, key, 'kvMeta.handoff', limits.nameLengthMax);
 }
 

@@ -7,6 +7,11 @@ export interface FinishedPrefill {
   readonly requestId: RequestId;
   /** Tokens of the prompt. */
   readonly promptTokens: number;
+  /**
+   * The prompt, `promptTokens` token ids. Its digest then travels in the ticket, and decode refuses the state for any other
+   * prompt (`PROMPT_MISMATCH`); without it only the length is compared.
+   */
+  readonly prompt?: Int32Array;
   /** The request's block table; it may reach beyond the prompt. */
   readonly blocks: Int32Array;
   /** Null for attention-only models. */
@@ -71,7 +76,13 @@ export function checkFinished(context: EngineContext, path: string, request: Fin
       `promptTokens: expected an integer of at least 1, got ${describeValue(request.promptTokens)}`,
     );
   }
-  const { resumeLogProbs } = request;
+  const { resumeLogProbs, prompt: promptIds } = request;
+  if (promptIds !== undefined && !(promptIds instanceof Int32Array && promptIds.length === request.promptTokens)) {
+    throw wrong(
+      'ARGUMENT_INVALID',
+      `prompt: expected an Int32Array of promptTokens ${request.promptTokens} token ids, got ${describeValue(promptIds)}`,
+    );
+  }
   if (resumeLogProbs !== null && resumeLogProbs !== undefined && !Array.isArray(resumeLogProbs)) {
     throw wrong(
       'RESUME_TOKENS_INVALID',

@@ -11,6 +11,7 @@ import { deepFreeze, setOwn, type WireObject, type WireValue } from '../json.js'
 import { defaultContent, type BufferGeometry } from '../memory/axes-geometry.js';
 import type { KvLayout } from '../memory/kv-layout.js';
 import type { Region } from '../memory/region.js';
+import { promptDigestKey } from '../prompt-digest.js';
 import { handoffVersion } from '../ticket.js';
 import { replicatedLayoutKey } from '../transfer/described-layout.js';
 import type { TransportGrant } from '../transfer/transport.js';
@@ -186,6 +187,8 @@ export interface HandoffFields extends HandoffRef {
   readonly dtype: string;
   /** Tokens of the prompt. */
   readonly promptTokens: number;
+  /** Of the prompt's token ids; null where the engine did not give them. */
+  readonly promptDigest: string | null;
   /** Generations of `blockIds` at pin time; null when the pool has none. */
   readonly blockGenerations: BigUint64Array | null;
   readonly slotGeneration: bigint | null;
@@ -294,6 +297,7 @@ function handoffFields(handoff: HandoffFields): WireObject {
     model: handoff.model,
     dtype: handoff.dtype,
     prompt_tokens: handoff.promptTokens,
+    ...(handoff.promptDigest === null ? {} : { [promptDigestKey]: handoff.promptDigest }),
     block_generations: handoff.blockGenerations === null ? null : Array.from(handoff.blockGenerations),
     slot_generation: handoff.slotGeneration,
   };

@@ -10,6 +10,7 @@ import type { Metrics } from '../observe/metrics.js';
 import type { CompiledOptions } from '../options.js';
 import type { ScheduleLog } from '../schedule-log.js';
 import type { InstanceDescription } from '../setup/instance-description.js';
+import { promptDigest } from '../prompt-digest.js';
 import { sealKey, ticketSeal } from '../ticket-seal.js';
 import { markUnready } from '../ticket-readiness.js';
 import type { Ticket } from '../ticket.js';
@@ -125,6 +126,7 @@ export class PrefillSide {
         model: context.model,
         dtype: context.dtype,
         promptTokens: request.promptTokens,
+        promptDigest: request.prompt === undefined ? null : promptDigest(request.prompt),
         ...this.generationsOf(pin),
       },
     });

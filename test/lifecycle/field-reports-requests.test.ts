@@ -212,6 +212,30 @@ test('field report 101: a ticket for another number of tokens is refused before 
   expect(decode.engine.blocks.freeCount).toBe(31);
 });
 
+test('a ticket for another prompt of the same length is refused before anything moves, and says so', async () => {
+  const { prefill, decode } = await pair(world());
+  const { ticket, prompt } = handOff(prefill, 'r', promptOf(6, 1));
+  const outcome = add(decode, { ticket, prompt: promptOf(6, 2) });
+  await settle();
+  expect(outcome.error!.code).toBe('PROMPT_MISMATCH');
+  expect(decode.engine.blocks.freeCount).toBe(31);
+  // The right one goes through.
+  const right = add(decode, { ticket, prompt }, { num_tokens_to_generate: 2 });
+  await until(right, decode);
+  expect(right.error).toBeNull();
+});
+
+test('an engine that does not give its prompt: only the length is compared', async () => {
+  const { prefill, decode } = await pair(world());
+  const run = compute(prefill, 'r', promptOf(6, 1));
+  const { prompt: _, ...silent } = finishedOf(run);
+  const ticket = prefill.sdk.captureHandoffMeta('r', prefill.sdk.prepareHandoffMetadataBatch([silent]));
+  expect(ticket.kvMeta['handoff']).not.toHaveProperty('prompt_sha256');
+  const outcome = add(decode, { ticket, prompt: promptOf(6, 2) }, { num_tokens_to_generate: 1 });
+  await until(outcome, decode);
+  expect(outcome.error).toBeNull();
+});
+
 test('field report 110: each end of a request moves one outcome counter, and their sum is the number of calls', async () => {
   const network = world();
   const options = { deadlines: { transferMs: 50, handshakeMs: 20 } };

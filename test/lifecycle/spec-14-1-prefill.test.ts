@@ -170,6 +170,9 @@ describe('14.1.26 a batch whose metadata cannot be prepared', () => {
 
   test.each([
     ['promptTokens', { promptTokens: 0 }, 'ARGUMENT_INVALID'],
+    ['prompt', { prompt: new Int32Array(5) }, 'ARGUMENT_INVALID'],
+    ['prompt', { prompt: [1, 2, 3, 4, 5, 6] as never }, 'ARGUMENT_INVALID'],
+    ['prompt', { prompt: null as never }, 'ARGUMENT_INVALID'],
     ['blocks', { blocks: new Int32Array(0) }, 'BLOCK_COUNT_MISMATCH'],
     ['slot', { slot: null }, 'SSM_METADATA_INVALID'],
     ['resumeLogProbs', { returnLogProbs: true, resumeLogProbs: [-1, -2] }, 'RESUME_TOKENS_INVALID'],

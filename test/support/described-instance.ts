@@ -179,6 +179,7 @@ export const sampleHandoff: HandoffFields = {
   model: 'sample-1',
   dtype: 'bfloat16',
   promptTokens: 40,
+  promptDigest: null,
   blockGenerations: BigUint64Array.of(5n, (1n << 64n) - 1n, 0n),
   slotGeneration: null,
 };

@@ -318,6 +318,7 @@ export function finishedOf(run: PrefillRun, { resumeTokens, resumeLogProbs }: Ha
   return {
     requestId: run.requestId,
     promptTokens: run.prompt.length,
+    prompt: run.prompt,
     blocks: run.blocks,
     slot: run.slot,
     doKvHandoff: true,
