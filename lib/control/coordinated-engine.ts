@@ -17,7 +17,8 @@ import { plainToWire, wireToPlain, wireToRecord } from './plain-wire.js';
 import { promptTokens } from './prompt-tokens.js';
 import type { ControlSignal, RegisterRole, SubmitRequest, ToCoordinator, ToEngine } from './protocol/messages.js';
 import { EngineConnection } from './zeromq/engine-connection.js';
-import { parseEndpoint } from './zeromq/address.js';
+import { checkConnectMs, checkFunctions, checkOptions, checkProfile, requireFunction } from './option-checks.js';
+import { parsePeerEndpoint } from './zeromq/address.js';
 
 /** What every rank does in the same step. */
 type Order =
@@ -46,9 +47,16 @@ export class CoordinatedEngine {
    *   `PEER_UNREACHABLE` when nobody accepts it in time; `INCOMPATIBLE` with the coordinator's reason; `ZEROMQ_UNAVAILABLE`
    */
   static async connect(options: CoordinatedEngineOptions): Promise<CoordinatedEngine> {
+    checkOptions(options);
+    checkOptions(options.handoff, 'options.handoff');
+    requireFunction(options.handoff.describeInstance, 'options.handoff.describeInstance');
+    checkFunctions(options, ['tokenize', 'onMessage', 'onRejected', 'onSignal', 'onHandoff', 'onFinished', 'onFailed']);
+    checkProfile(options.profile);
+    checkConnectMs(options.connectMs);
+    if (options.curve !== undefined) checkOptions(options.curve, 'options.curve');
     const { handoff } = options;
     const { role } = handoff.describeInstance();
-    if (handoff.rank === 0) parseEndpoint(options.address, 'options.address');
+    if (handoff.rank === 0) parsePeerEndpoint(options.address, 'options.address');
     if (handoff.instanceMeta.length > 1 && handoff.carrier === 'host') {
       const message =
         'CoordinatedEngine needs the group carrier: with the host carrier the engine broadcasts its own messages';

@@ -91,7 +91,7 @@ test('a client’s own handoff takes a slot on decode, and its failure in doubt 
 });
 
 test.each([
-  [{ instance: '' }, 'instance: expected a name, got ""'],
+  [{ instance: '' }, 'instance: expected a name of at most 512 characters, got ""'],
   [{ firstRequestId: -1 }, 'firstRequestId: expected an integer of at least 0, got -1'],
   [{ pushTransports: ['nccl', ''] }, 'pushTransports: expected a list of names, got an array of 2'],
   [

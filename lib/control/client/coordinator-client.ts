@@ -5,12 +5,15 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Dealer } from 'zeromq';
+import { requireObject } from '../../argument-shape.js';
 import { argumentError, HandoffError, isHandoffError } from '../../errors.js';
+import { checkDeadline, checkName, checkSignal } from '../../request-input.js';
+import { checkConnectMs, checkOptions, checkProfile } from '../option-checks.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { ToClient, ToCoordinator } from '../protocol/messages.js';
 import { decodeValue, encodeValue } from '../protocol/wire-bytes.js';
 import type { Opaque, WireMap } from '../protocol/wire-value.js';
-import { parseEndpoint } from '../zeromq/address.js';
+import { parsePeerEndpoint } from '../zeromq/address.js';
 import type { CurvePeer } from '../zeromq/curve-peers.js';
 import { curveIdentity } from '../zeromq/socket-identity.js';
 import { watchDisconnects } from '../zeromq/disconnects.js';
@@ -70,7 +73,11 @@ export class CoordinatorClient {
    * @throws `OPTION_INVALID`, for keys that are none too; `PEER_UNREACHABLE` when nobody answers in time; `ZEROMQ_UNAVAILABLE`
    */
   static async connect(options: CoordinatorClientOptions): Promise<CoordinatorClient> {
-    parseEndpoint(options.address, 'options.address');
+    checkOptions(options);
+    checkProfile(options.profile);
+    checkConnectMs(options.connectMs);
+    if (options.curve !== undefined) checkOptions(options.curve, 'options.curve');
+    parsePeerEndpoint(options.address, 'options.address');
     const connectMs = options.connectMs ?? 5_000;
     const { Dealer: DealerSocket } = loadZeromq();
     const { curve } = options;
@@ -125,12 +132,11 @@ export class CoordinatorClient {
    * @param sampling - spec 1.5.5; a `Float64` for every float
    * @throws `CLOSED`; `ARGUMENT_INVALID` for what cannot be said
    */
-  addRequest(
-    prompt: string | readonly number[],
-    sampling: WireMap,
-    { signal, xRequestId, blockHashes }: ClientRequestOptions = {},
-  ): ClientRequest {
+  addRequest(prompt: string | readonly number[], sampling: WireMap, options: ClientRequestOptions = {}): ClientRequest {
+    requireObject('options', options);
+    const { signal, xRequestId, blockHashes } = options;
     if (this.isClosed) throw new HandoffError('CLOSED', 'the client was closed');
+    checkSignal(signal);
     if (xRequestId !== undefined && (typeof xRequestId !== 'string' || xRequestId.length > 256))
       throw argumentError('options.xRequestId', 'text of at most 256 characters', xRequestId);
     const requestId = this.nextId++;
@@ -171,16 +177,19 @@ export class CoordinatorClient {
    * believe it of an engine that is still registered, so this is repeated until it is taken.
    *
    * @param deadlineMs - default 30,000
-   * @throws (rejects) `PEER_UNREACHABLE` when it was not taken in time; `INCOMPATIBLE` in the single-frame profile, which
+   * @throws (rejects) `ARGUMENT_INVALID`; `PEER_UNREACHABLE` when it was not taken in time; `INCOMPATIBLE` in the single-frame profile, which
    *   names no coordinator; `CLOSED`
    */
-  async attestDead(instance: string, incarnation: string, deadlineMs = 30_000): Promise<void> {
+  async attestDead(instance: string, incarnation: string, deadlineMs?: number): Promise<void> {
+    checkName(instance, 'instance');
+    checkName(incarnation, 'incarnation');
+    const waitMs = checkDeadline(deadlineMs, 30_000);
     const owner = `${instance}/${incarnation}`;
     const waiting = this.attested.get(owner) ?? new Set();
     this.attested.set(owner, waiting);
     let take = (): void => undefined;
     const taken = new Promise<boolean>((resolve) => waiting.add((take = () => resolve(true))));
-    const end = Date.now() + deadlineMs;
+    const end = Date.now() + waitMs;
     try {
       for (;;) {
         if (this.isClosed) throw new HandoffError('CLOSED', 'the client was closed');

@@ -1,5 +1,6 @@
 /** What a coordinator is told when it starts: which generation it follows, what it bounds, and what it cannot know. */
 import { argumentError } from '../../errors.js';
+import { checkFunctions, checkOptions } from '../option-checks.js';
 import type { Opaque } from '../protocol/wire-value.js';
 import type { RoutingPolicy } from '../routing/engine-chooser.js';
 import type { ExpectedEngine } from './expected-engines.js';
@@ -70,15 +71,22 @@ export const coordinatorLimitsDefault: CoordinatorLimits = Object.freeze({
 });
 
 const engineRequestsDefault = 256;
+/** As a message may have it. */
+const nameLengthMax = 512;
 
 /** @throws `OPTION_INVALID` naming the option */
 export function settleOptions(options: CoordinatorOptions): SettledOptions {
+  checkOptions(options);
+  checkFunctions(options, ['hashPrompt'], '');
+  if (options.limits !== undefined) checkOptions(options.limits, 'limits');
   const { instance, firstRequestId = 0, engineRequestsMax = engineRequestsDefault, behaviour = 'gen-c' } = options;
   const { pushTransports = ['nccl'], engines = null } = options;
   const fail = (path: string, expected: string, got: unknown): never => {
     throw argumentError(path, expected, got, 'OPTION_INVALID');
   };
-  if (typeof instance !== 'string' || instance === '') fail('instance', 'a name', instance);
+  if (typeof instance !== 'string' || instance === '' || instance.length > nameLengthMax)
+    fail('instance', `a name of at most ${nameLengthMax} characters`, instance);
+  if (typeof options.isDisaggregated !== 'boolean') fail('isDisaggregated', 'true or false', options.isDisaggregated);
   if (!Number.isSafeInteger(firstRequestId) || firstRequestId < 0)
     fail('firstRequestId', 'an integer of at least 0', firstRequestId);
   if (!Number.isSafeInteger(engineRequestsMax) || engineRequestsMax < 1)
@@ -89,6 +97,7 @@ export function settleOptions(options: CoordinatorOptions): SettledOptions {
   if (engines !== null && !areEngines) fail('engines', 'what expectedEngines gives, or null', engines);
   const limits = { ...coordinatorLimitsDefault, ...options.limits };
   for (const [name, limit] of Object.entries(limits) as [keyof CoordinatorLimits, number | null][]) {
+    if (!Object.hasOwn(coordinatorLimitsDefault, name)) fail(`limits.${name}`, 'no such limit', limit);
     const isTime = name.endsWith('Ms');
     if (limit === null ? !isTime || name === 'lateReplyMs' : !(limit >= (isTime ? 0 : 1)))
       fail(`limits.${name}`, isTime ? 'milliseconds' : 'at least 1', limit);

@@ -28,6 +28,18 @@ export function parseEndpoint(address: string, path: string): Endpoint {
   return { scheme: 'tcp', host: host!, port: number };
 }
 
+/**
+ * Where a peer connects to: one place, with a port.
+ *
+ * @throws `OPTION_INVALID`
+ */
+export function parsePeerEndpoint(address: string, path: string): Endpoint {
+  const endpoint = parseEndpoint(address, path);
+  if (endpoint.host === '*' || endpoint.port === 0)
+    throw argumentError(path, 'the host and the port that the coordinator got', address, 'OPTION_INVALID');
+  return endpoint;
+}
+
 /** @throws `OPTION_INVALID` for plain TCP beyond this machine without `insecure` */
 export function checkReach(endpoint: Endpoint, isEncrypted: boolean, isInsecure: boolean, path: string): void {
   if (endpoint.scheme !== 'tcp' || isEncrypted || isInsecure || isLoopback(endpoint.host)) return;

@@ -7,6 +7,7 @@ import type { Router } from 'zeromq';
 import { systemClock, type Clock } from '../../clock.js';
 import { argumentError, isHandoffError } from '../../errors.js';
 import type { CoordinatorCore, CoordinatorSnapshot, PeerId } from '../coordinator/interface.js';
+import { checkFunctions, checkOptions, checkProfile, requireFunction } from '../option-checks.js';
 import { decodeMessage, encodeMessage, type WireProfile } from '../protocol/codec.js';
 import type { ToCoordinator } from '../protocol/messages.js';
 import { toldReason } from '../protocol/told-reason.js';
@@ -100,6 +101,18 @@ export class CoordinatorServer {
    * @throws `OPTION_INVALID` for an address that cannot be or may not be used; `ZEROMQ_UNAVAILABLE`
    */
   static async start(options: CoordinatorServerOptions): Promise<CoordinatorServer> {
+    checkOptions(options);
+    checkOptions(options.core, 'options.core');
+    requireFunction(options.core.receive, 'options.core.receive');
+    checkProfile(options.profile);
+    if (options.curve !== undefined) checkOptions(options.curve, 'options.curve');
+    checkFunctions(options, ['log']);
+    if (options.clock !== undefined) requireFunction(options.clock.now, 'options.clock.now');
+    if (options.insecure !== undefined && typeof options.insecure !== 'boolean')
+      throw argumentError('options.insecure', 'true or false', options.insecure, 'OPTION_INVALID');
+    for (const [name, limit] of Object.entries(options.outboxLimits ?? {}) as [string, unknown][])
+      if (!(typeof limit === 'number' && limit >= 1))
+        throw argumentError(`options.outboxLimits.${name}`, 'a number of at least 1', limit, 'OPTION_INVALID');
     const address = options.address ?? 'tcp://127.0.0.1:0';
     const endpoint = parseEndpoint(address, 'options.address');
     if (options.curve !== undefined && endpoint.scheme === 'inproc')
