@@ -6,10 +6,9 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
 import { CoordinatorClient, wireMap, type ClientRequest } from 'state-handoff/coordinator';
 import { startChild, type Child } from '../support/child-process.js';
+import { prompt, usableBlocks } from '../support/toy-handoffs.js';
 
 const command = join(__dirname, '..', '..', 'dist', 'lib', 'cli', 'state-handoff.js');
-const prompt = Array.from('hand me over', (letter) => letter.charCodeAt(0));
-const usableBlocks = 32;
 /** Only a fault waits that long. */
 const waitingMs = 60_000;
 

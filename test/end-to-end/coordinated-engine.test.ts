@@ -12,11 +12,10 @@ import {
 import type { ClientEvent, ClientRequest, DecodeOrder, PrefillOrder, WireMap } from 'state-handoff/coordinator';
 import { HandoffError, type Finished, type Ticket } from 'state-handoff';
 import { ToyEngine } from '../../examples/custom-engine.js';
+import { generateAlone, holdsNothing, prompt, usableBlocks } from '../support/toy-handoffs.js';
 import { until } from '../support/waiting.js';
 
-const usableBlocks = 32;
 const connectMs = 30_000;
-const prompt = Array.from('hand me over', (letter) => letter.charCodeAt(0));
 
 let server: CoordinatorServer;
 let prefill: ToyEngine;
@@ -55,17 +54,6 @@ async function serveAgain(): Promise<CoordinatorServer> {
   }
 }
 
-function generateAlone(count: number): number[] {
-  const engine = new ToyEngine();
-  const table = [...engine.blocks.allocate(usableBlocks / 2)!];
-  const tokens = [...prompt];
-  for (let at = 0; tokens.length < prompt.length + count; at += 1) {
-    const next = engine.forward(table, at, tokens[at]!);
-    if (at === tokens.length - 1) tokens.push(next);
-  }
-  return tokens.slice(prompt.length);
-}
-
 interface Streamed {
   readonly running: readonly { readonly request: { readonly requestId: string | number }; readonly out: number[] }[];
 }
@@ -92,12 +80,8 @@ async function all(request: ClientRequest): Promise<ClientEvent[]> {
 
 const allIsBack = () =>
   until('all pins and blocks are back', () => {
-    const views = [prefill.handoff.inspect(), decode.handoff.inspect()];
-    const isEmpty = views.every(
-      ({ pins, imports, quarantine }) => pins.length + imports.length + quarantine.length === 0,
-    );
-    const isFree = [prefill, decode].every(({ blocks }) => blocks.freeCount + blocks.evictableCount === usableBlocks);
-    return isEmpty && isFree && prefillEnd.openRequests + decodeEnd.openRequests + client.openRequests === 0;
+    const open = prefillEnd.openRequests + decodeEnd.openRequests + client.openRequests;
+    return open === 0 && [prefill, decode].every(holdsNothing);
   });
 
 beforeEach(async () => {

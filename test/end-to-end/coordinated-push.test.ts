@@ -12,12 +12,11 @@ import {
 import type { ClientRequest } from 'state-handoff/coordinator';
 import { ScriptedNetwork, ScriptedTransport, faults } from 'state-handoff/testing';
 import { ToyEngine } from '../../examples/custom-engine.js';
+import { generateAlone, holdsNothing, prompt } from '../support/toy-handoffs.js';
 import { until } from '../support/waiting.js';
 
-const usableBlocks = 32;
 const blockBytes = 16;
 const connectMs = 30_000;
-const prompt = Array.from('hand me over', (letter) => letter.charCodeAt(0));
 
 class End {
   readonly engine = new ToyEngine();
@@ -43,10 +42,7 @@ class End {
   }
 
   get isClean(): boolean {
-    const { handoff, blocks } = this.engine;
-    const { pins, imports, quarantine } = handoff.inspect();
-    const held = pins.length + imports.length + quarantine.length + this.coordinated.openRequests;
-    return held === 0 && handoff.pendingKvPushCount === 0 && blocks.freeCount + blocks.evictableCount === usableBlocks;
+    return this.coordinated.openRequests === 0 && holdsNothing(this.engine);
   }
 
   step(): void {
@@ -106,17 +102,6 @@ async function generated(request: ClientRequest): Promise<unknown> {
   return last;
 }
 
-function generateAlone(tokens = prompt): number[] {
-  const engine = new ToyEngine();
-  const table = [...engine.blocks.allocate(usableBlocks / 2)!];
-  const all = [...tokens];
-  for (let at = 0; all.length < tokens.length + 10; at += 1) {
-    const next = engine.forward(table, at, all[at]!);
-    if (at === all.length - 1) all.push(next);
-  }
-  return all.slice(tokens.length);
-}
-
 /** Everything that was asked for is over, on the engines that live. */
 const allIsBack = () =>
   until('all pins and blocks are back', () => {
@@ -128,7 +113,7 @@ const allIsBack = () =>
 /** A living pair serves a new request, bit for bit. */
 async function serves(tokens = prompt): Promise<void> {
   const request = ask(tokens);
-  expect(await generated(request)).toEqual(generateAlone(tokens));
+  expect(await generated(request)).toEqual(generateAlone(10, tokens));
   await request.sourceSafe;
   await allIsBack();
 }
