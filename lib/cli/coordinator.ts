@@ -38,6 +38,7 @@ const usage = `usage: state-handoff coordinator [flags]
                         SIGHUP has it read again
   --insecure            plain TCP beyond this machine
   --heartbeat-ms N      peers whose machine is gone are found within twice this (default 5000)
+  --prompt-mib N        how much of waiting prompts is kept (default 1024); what comes on top is refused
   --metrics-port N      Prometheus metrics at http://127.0.0.1:N/metrics (0: a free port; default: none)
   --drain-ms N          how long SIGTERM waits for living requests (default 30000)
   --log-level LEVEL     debug, info (default), warn, error
@@ -55,6 +56,7 @@ const flags = {
   peers: { type: 'string' },
   insecure: { type: 'boolean' },
   'heartbeat-ms': { type: 'string' },
+  'prompt-mib': { type: 'string' },
   'metrics-port': { type: 'string' },
   'drain-ms': { type: 'string' },
   'log-level': { type: 'string' },
@@ -85,6 +87,7 @@ export const coordinator: Command = async (args, { write, writeError }) => {
       policy: choiceOf(settings, 'policy', ['load_balanced', 'longest_prefix', 'first_prefix_block']),
       engines,
       pushTransports: textOf(settings, 'push-transports', 'nccl').split(','),
+      limits: { promptBytesMax: numberOf(settings, 'prompt-mib', 1_024) * 2 ** 20 },
       // Above every id of the run before, which engines may still hold.
       firstRequestId: Date.now() * 1_000,
     });

@@ -373,6 +373,7 @@ it.each([
   [['coordinator', '--fast'], "Unknown option '--fast'"],
   [['coordinator', '--profile', 'double'], 'profile: expected multi-frame, single-frame, got "double"'],
   [['coordinator', '--address', 'tcp://127.0.0.1:0', '--metrics-port', '70000'], 'metrics-port: expected a port'],
+  [['coordinator', '--prompt-mib', '0'], 'limits.promptBytesMax: expected at least 1, got 0'],
   [['coordinator', '--drain-ms', 'soon'], 'drain-ms: expected an integer of at least 0, got "soon"'],
   [['coordinator', '--address', 'tcp://0.0.0.0:0'], 'expected a loopback address'],
   [['coordinator', '--config', 'none.json'], 'config: none.json cannot be read'],

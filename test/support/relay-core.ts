@@ -108,6 +108,7 @@ export class RelayCore implements CoordinatorCore {
       requests: { queuedPrefill: 0, prefill: 0, queuedDecode: 0, decode: this.clients.size, terminating: 0 },
       pins: [],
       affinityEntries: 0,
+      promptBytes: 0,
       counters: {},
     };
   }

@@ -6,9 +6,11 @@ import {
   hybrid,
   openDesk,
   pairedDesk,
+  submitMessage,
   submitWithKv,
   wire,
   words,
+  type Sent,
 } from '../support/coordinator-desk.js';
 
 const hybridBody = handoffBody(wire({ ssm: wire({ conv: 1 }) }));
@@ -64,6 +66,49 @@ describe('capacity', () => {
     expect(desk.submit('c1', 2)).toEqual(['c1 REQUEST_ERROR 2 safe']);
     expect(desk.say('c2', { header: 'CONNECT' })).toEqual([]);
     expect(desk.core.snapshot(0).clients).toBe(1);
+  });
+
+  test('the bytes of prompts that are kept are bounded, and each that is sent on or ends makes room', () => {
+    // A prompt has 4 bytes.
+    const desk = openDesk({ limits: { promptBytesMax: 12 } });
+    desk.engine('p1', { meta: { request_capacity: 1 } });
+    desk.engine('d1');
+    for (const id of [1, 2, 3]) desk.submit('c1', id);
+    const refused = desk.hear('c1', submitMessage(4)).find(({ kind }) => kind === 'send');
+    const reason = 'the coordinator keeps as many bytes of prompts as it may';
+    expect(refused).toMatchObject({ message: { header: 'REQUEST_ERROR', requestId: 4, reason, sourceSafe: true } });
+    desk.say('c1', { header: 'ABORT_REQUEST', requestId: 3 });
+    expect(desk.submit('c1', 5)).toEqual([]);
+    expect(desk.submit('c1', 6)).toEqual(['c1 REQUEST_ERROR 6 safe']);
+    // Decode has it now.
+    desk.prefilled('p1', 0);
+    expect(desk.submit('c1', 7)).toEqual([]);
+    expect(desk.submit('c1', 8)).toEqual(['c1 REQUEST_ERROR 8 safe']);
+    expect(desk.core.snapshot(0).promptBytes).toBe(12);
+    desk.lose('c1');
+    expect(desk.core.snapshot(0).promptBytes).toBe(0);
+  });
+
+  test('sampling maps count with the bytes that they keep, at any depth', () => {
+    const desk = openDesk({ limits: { promptBytesMax: 100 } });
+    desk.engine('p1');
+    const sampling = { stop: ['12345678', wire({ k: Uint8Array.of(1, 2) })], top_k: 1 };
+    desk.submit('c1', 1, sampling);
+    // The prompt, the keys, the texts and the bytes, and eight for each value.
+    expect(desk.core.snapshot(0).promptBytes).toBe(4 + (4 + 1 + 5) + (8 + 2) + 5 * 8);
+    expect(desk.submit('c1', 2, sampling)).toEqual(['c1 REQUEST_ERROR 2 safe']);
+  });
+
+  test('what its engine never got is kept again until it is sent on', () => {
+    const desk = openDesk({ isDisaggregated: false });
+    desk.say('e1', { header: 'REGISTER' });
+    desk.say('e2', { header: 'REGISTER' });
+    const sent = desk.hear('c1', submitMessage(1)).find((effect) => effect.kind === 'send') as Sent;
+    expect(desk.core.snapshot(0).promptBytes).toBe(0);
+    expect(words(desk.core.undelivered(1, sent.peer, sent.message))).toEqual([
+      `${sent.peer === 'e1' ? 'e2' : 'e1'} SUBMIT_REQUEST 0`,
+    ]);
+    expect(desk.core.snapshot(0).promptBytes).toBe(0);
   });
 
   test('a queue deadline ends the wait, not the prefill that runs', () => {

@@ -12,6 +12,8 @@ export interface CoordinatorLimits {
   readonly requestsPerClientMax: number;
   /** Requests that are alive at once, of all clients. */
   readonly requestsMax: number;
+  /** Bytes of requests that are kept until they are sent on for the last time, of all clients. */
+  readonly promptBytesMax: number;
   /** In the queue of an engine. */
   readonly queueMs: number | null;
   /** On a prefill engine. */
@@ -64,6 +66,7 @@ export const coordinatorLimitsDefault: CoordinatorLimits = Object.freeze({
   clientsMax: 65_536,
   requestsPerClientMax: 65_536,
   requestsMax: 1_048_576,
+  promptBytesMax: 2 ** 30,
   queueMs: null,
   prefillMs: null,
   decodeMs: null,

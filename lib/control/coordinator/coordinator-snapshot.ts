@@ -21,6 +21,7 @@ export interface SnapshotParts {
   readonly ownership: Iterable<OwnershipRecord>;
   readonly heldPins: Iterable<HeldPin>;
   readonly affinityEntries: number;
+  readonly promptBytes: number;
   readonly counters: Readonly<Record<string, number>>;
 }
 
@@ -28,7 +29,7 @@ export interface SnapshotParts {
 const pinsListedMax = 1000;
 
 export function snapshotOf(parts: SnapshotParts): CoordinatorSnapshot {
-  const { nowMs, instance, state, epoch, clients, affinityEntries, counters } = parts;
+  const { nowMs, instance, state, epoch, clients, affinityEntries, promptBytes, counters } = parts;
   const requests = { queuedPrefill: 0, prefill: 0, queuedDecode: 0, decode: 0, terminating: 0 };
   const pins: PinSnapshot[] = [];
   for (const request of parts.requests) {
@@ -42,7 +43,8 @@ export function snapshotOf(parts: SnapshotParts): CoordinatorSnapshot {
   const engines = Array.from(parts.engines, engineSnapshot);
   const present = new Set(engines.map(({ peer }) => peer));
   const missing = (parts.expected ?? []).map(({ identity }) => identity).filter((name) => !present.has(name));
-  return { instance, state, epoch, clients, engines, missing, requests, pins, affinityEntries, counters };
+  const tables = { affinityEntries, promptBytes, counters };
+  return { instance, state, epoch, clients, engines, missing, requests, pins, ...tables };
 }
 
 /** @param snapshot - its lists may be long; pins are cut, and their number is told */

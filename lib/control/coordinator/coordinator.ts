@@ -25,6 +25,7 @@ import { OwnershipDesk } from './ownership-desk.js';
 import { OwnershipLedger } from './ownership-ledger.js';
 import { Outbox } from './outbox.js';
 import { Placement } from './placement.js';
+import { promptBytes } from './prompt-bytes.js';
 import { RequestFlow } from './request-flow.js';
 import { ClientRecord, RequestRecord } from './request-record.js';
 import type { RequestTimingsSnapshot } from './request-timings.js';
@@ -124,7 +125,8 @@ export class Coordinator implements CoordinatorCore {
     this.#flow.nowMs = nowMs;
     const isSubmit = message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV';
     const request = isSubmit ? this.#flow.requests.get(message.requestId) : undefined;
-    if (isSubmit && (request?.state === 'running' || request?.state === 'reading')) request.submitted ??= message;
+    if (isSubmit && (request?.state === 'running' || request?.state === 'reading'))
+      this.#flow.keepPrompt(request, message);
     const engine = this.#placement.engines.get(peer);
     if (engine !== undefined) this.#registry.remove(engine, 'there is no route to it', request?.id ?? null);
     else if (request !== undefined && (request.decode ?? request.prefill)?.peer === peer)
@@ -152,6 +154,7 @@ export class Coordinator implements CoordinatorCore {
       ownership: this.#ledger.records.values(),
       heldPins: this.#heldPins.pins,
       affinityEntries: this.#chooser.affinity.size,
+      promptBytes: this.#flow.promptBytes,
       counters: { ...this.#flow.counters, ...this.#registry.counters, ...this.#counters },
     });
   }
@@ -262,7 +265,8 @@ export class Coordinator implements CoordinatorCore {
     if (client.requests.has(requestId) || client.hasEnded(requestId)) return 'the request was submitted before';
     const isPlain = message.header === 'SUBMIT_REQUEST';
     const ssm = isPlain || !this.#options.isDisaggregated ? false : readSsm(message.kvMeta);
-    const refusal = this.#refusal(client, message) ?? (typeof ssm === 'string' ? ssm : null);
+    const bytes = promptBytes(message);
+    const refusal = this.#refusal(client, message, bytes) ?? (typeof ssm === 'string' ? ssm : null);
     if (refusal !== null) {
       this.#counters.refused++;
       client.end(requestId);
@@ -271,18 +275,24 @@ export class Coordinator implements CoordinatorCore {
     }
     const hashes = (isPlain ? message.blockHashes : null) ?? this.#hashesOf(message);
     const state = isPlain ? (this.#options.isDisaggregated ? 'waitingPrefill' : 'running') : 'reading';
-    const request = new RequestRecord(this.#nextId++, client, requestId, message, hashes, state);
+    const request = new RequestRecord(this.#nextId++, client, requestId, message, hashes, state, bytes);
     if (ssm === true) request.slots = 1;
     this.#flow.add(request);
     this.#flow.place(request);
     return null;
   }
 
-  #refusal(client: ClientRecord, { header, sampling }: SubmitRequest | SubmitRequestWithKv): string | null {
+  #refusal(
+    client: ClientRecord,
+    { header, sampling }: SubmitRequest | SubmitRequestWithKv,
+    bytes: number,
+  ): string | null {
     const { limits, isDisaggregated } = this.#options;
     if (this.#isDraining) return 'the coordinator is draining';
     if (client.requests.size >= limits.requestsPerClientMax) return 'this client has too many requests alive';
     if (this.#flow.requests.size >= limits.requestsMax) return 'too many requests are alive';
+    if (this.#flow.promptBytes + bytes > limits.promptBytesMax)
+      return 'the coordinator keeps as many bytes of prompts as it may';
     const wantsPromptLogProbs =
       isTrue(sampling.get('return_log_probs')) && !isTrue(sampling.get('skip_prompt_log_probs') ?? true);
     if (isDisaggregated && header === 'SUBMIT_REQUEST' && wantsPromptLogProbs)

@@ -79,6 +79,8 @@ export interface CoordinatorSnapshot {
   };
   readonly pins: readonly PinSnapshot[];
   readonly affinityEntries: number;
+  /** Bytes of requests that are kept until they are sent on for the last time. */
+  readonly promptBytes: number;
   /** Counters since start, under fixed names, for example `submitted`, `completed`, `failed`, `aborted`. */
   readonly counters: Readonly<Record<string, number>>;
 }

@@ -3,6 +3,7 @@
  * requests only; which event a message means, and whether its sender has a say, is decided elsewhere.
  */
 import { invariant } from '../../invariant.js';
+import type { SubmitRequest, SubmitRequestWithKv } from '../protocol/messages.js';
 import type { Opaque, Wire } from '../protocol/wire-value.js';
 import type { EngineChooser } from '../routing/engine-chooser.js';
 import type { SettledOptions } from './coordinator-options.js';
@@ -40,6 +41,8 @@ export class RequestFlow {
   };
   readonly timings = new RequestTimings();
   nowMs = 0;
+  /** Of all requests that are still to be sent on. */
+  promptBytes = 0;
   readonly #drains = new Set<EngineRecord>();
 
   constructor(
@@ -69,6 +72,7 @@ export class RequestFlow {
     this.requests.set(request.id, request);
     request.client?.requests.set(request.clientRequestId, request);
     this.counters.submitted++;
+    this.promptBytes += request.promptBytes;
     request.submittedAt = request.enteredAt = this.nowMs;
     this.#enter(request, request.state);
   }
@@ -92,6 +96,13 @@ export class RequestFlow {
       this.#take(request, choice);
       this.#sendRun(request, choice);
     }
+  }
+
+  /** Its engine never got it: it is to be sent on once more. */
+  keepPrompt(request: RequestRecord, submitted: SubmitRequest | SubmitRequestWithKv): void {
+    if (request.submitted !== null) return;
+    request.submitted = submitted;
+    this.promptBytes += request.promptBytes;
   }
 
   /** Its client has no say any more: it is told so now, and once more when nothing reads the source. */
@@ -230,7 +241,8 @@ export class RequestFlow {
     });
     this.#record(request, engine);
     // Prompts are large, and nothing needs it any more.
-    request.submitted = request.handoff = null;
+    this.#dropPrompt(request);
+    request.handoff = null;
     request.hashes = noHashes;
   }
 
@@ -242,8 +254,14 @@ export class RequestFlow {
       submitted.header === 'SUBMIT_REQUEST' ? plainSubmit(request) : { ...submitted, requestId: request.id },
     );
     // Prompts are large. One that its engine never got comes back with the word of that.
-    request.submitted = null;
+    this.#dropPrompt(request);
     this.#record(request, engine);
+  }
+
+  #dropPrompt(request: RequestRecord): void {
+    if (request.submitted === null) return;
+    request.submitted = null;
+    this.promptBytes -= request.promptBytes;
   }
 
   #record(request: RequestRecord, engine: EngineRecord): void {
@@ -327,7 +345,8 @@ export class RequestFlow {
     request.prefill?.requests.delete(request.id);
     request.decode?.requests.delete(request.id);
     if (request.client?.requests.get(request.clientRequestId) === request) request.client.end(request.clientRequestId);
-    request.client = request.submitted = request.handoff = null;
+    this.#dropPrompt(request);
+    request.client = request.handoff = null;
   }
 }
 

@@ -68,6 +68,7 @@ export class RequestRecord {
   /**
    * @param client - null once it is gone
    * @param submitted - dropped once it is sent on for the last time
+   * @param promptBytes - what `submitted` keeps
    */
   constructor(
     readonly id: number,
@@ -76,6 +77,7 @@ export class RequestRecord {
     public submitted: SubmitRequest | SubmitRequestWithKv | null,
     public hashes: BigInt64Array,
     state: RequestState,
+    readonly promptBytes = 0,
   ) {
     this.state = state;
   }

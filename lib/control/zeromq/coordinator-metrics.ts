@@ -196,6 +196,7 @@ const families: Readonly<Record<string, Family<Observed>>> = {
     ),
   ),
   clients: gauge('Connected clients', ({ core }) => core.clients),
+  prompt_bytes: gauge('Bytes of requests that wait to be sent on', ({ core }) => core.promptBytes),
   affinity_entries: gauge('Prefix hashes of the routing table', ({ core }) => core.affinityEntries),
   messages_received_total: counters('Messages from peers', ({ wire }) => wire.received),
   messages_sent_total: counters('Messages to peers', ({ wire }) => wire.sent),

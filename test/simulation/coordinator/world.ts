@@ -356,12 +356,13 @@ export class ControlWorld {
   }
 
   #checkEnd(): void {
-    const { engines, requests, pins, counters } = this.#core.snapshot(this.agenda.now);
+    const { engines, requests, pins, promptBytes, counters } = this.#core.snapshot(this.agenda.now);
     this.#checkAnswers();
     const { submitted, completed, failed, aborted } = counters as Record<string, number>;
     const unanswered = submitted! - completed! - failed! - aborted!;
     if (unanswered !== 0) this.violation(`${unanswered} of ${submitted} requests are counted nowhere`);
     const { queuedPrefill, prefill, queuedDecode, decode } = requests;
+    if (promptBytes !== 0) this.violation(`${promptBytes} bytes of prompts are kept for nobody`);
     if (queuedPrefill + prefill + queuedDecode + decode > 0)
       this.violation(`requests are left: ${JSON.stringify(requests)}`);
     for (const { requestId, owner, state } of pins) {
