@@ -1,4 +1,5 @@
 /** The coordinator's client, against a coordinator over real sockets whose core only relays and an engine of this file. */
+import { getEventListeners } from 'node:events';
 import { Dealer } from 'zeromq';
 import { CoordinatorClient } from '../../lib/control/client/coordinator-client.js';
 import type { ClientEvent, ClientRequest } from '../../lib/control/client/client-request.js';
@@ -6,6 +7,7 @@ import { CoordinatorServer } from '../../lib/control/zeromq/coordinator-server.j
 import { decodeMessage, encodeMessage } from '../../lib/control/protocol/codec.js';
 import type { SubmitRequest, ToClient, ToCoordinator } from '../../lib/control/protocol/messages.js';
 import { decodeValue, encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+import { makeKeyPair } from '../../lib/control/zeromq/curve-key.js';
 import { RelayCore } from '../support/relay-core.js';
 import { until } from '../support/waiting.js';
 
@@ -213,8 +215,70 @@ it('ends a request whose reply cannot be read, and serves the others', async () 
   await streamed.sourceSafe;
 });
 
+it('leaves nothing behind at a signal that outlives its requests', async () => {
+  const { signal } = new AbortController();
+  const listeners = () => getEventListeners(signal, 'abort').length;
+  const [done, failed] = [0, 1].map(() => client.addRequest('p', wireMap({}), { signal })) as [
+    ClientRequest,
+    ClientRequest,
+  ];
+  expect(listeners()).toBe(2);
+  await reply((await hear()).requestId, 'x');
+  expect(await all(done)).toHaveLength(1);
+  expect(listeners()).toBe(1);
+  await hear();
+  tell({ header: 'REQUEST_ERROR', requestId: failed.requestId, reason: 'full', sourceSafe: true });
+  await expect(all(failed)).rejects.toMatchObject({ code: 'ENGINE_FAILED' });
+  expect(listeners()).toBe(0);
+});
+
+it('ends for each of two readers', async () => {
+  const request = client.addRequest('p', wireMap({}));
+  const { requestId } = await hear();
+  const both = [all(request), all(request)];
+  await partial(requestId, 'a');
+  await reply(requestId, 'ab');
+  expect((await Promise.all(both)).flat().map(({ kind }) => kind)).toEqual(['partial', 'final']);
+});
+
+it('takes a prompt as an engine has it', async () => {
+  client.addRequest(Int32Array.of(7, 2 ** 31 - 1), wireMap({}));
+  expect(decodeValue((await hear()).prompt)).toEqual([7, 2 ** 31 - 1]);
+});
+
+it.each([
+  [[5, -1], 'prompt[1]: expected a token id, an integer in [0, 2147483647], got -1'],
+  [[2 ** 31], 'prompt[0]: expected a token id, an integer in [0, 2147483647], got 2147483648'],
+  [[0.5], 'prompt[0]: expected a token id, an integer in [0, 2147483647], got 0.5'],
+  [[1n], 'prompt[0]: expected a token id, an integer in [0, 2147483647], got 1'],
+  [undefined, 'prompt: expected text or token ids, got undefined'],
+  [new Float32Array(1), 'prompt: expected text or token ids, got a Float32Array'],
+])('refuses the prompt %p', (wrong, message) => {
+  expect(() => client.addRequest(wrong as never, wireMap({}))).toThrow(message);
+  expect(client.openRequests).toBe(0);
+});
+
+it.each([[{ num_tokens_to_generate: 1 }], [undefined], [[]]])('refuses %j as a sampling map', (wrong) => {
+  for (const options of [{}, { xRequestId: 'mine' }])
+    expect(() => client.addRequest('p', wrong as never, options)).toThrow(
+      'sampling: expected a map, as wireMap({…}) makes one, got',
+    );
+});
+
+it('says what else may keep a coordinator from answering', async () => {
+  const address = 'tcp://127.0.0.1:9';
+  const { secretKey, publicKey } = makeKeyPair();
+  const connect = (more: object): Promise<unknown> =>
+    CoordinatorClient.connect({ address, connectMs: 50, ...more }).catch((error: Error) => error.message);
+  const unanswered = `no coordinator answered at ${address} within 50 ms; `;
+  expect(await connect({})).toBe(`${unanswered}one that encrypts answers only with options.curve`);
+  expect(await connect({ curve: { name: 'me', secretKey, serverKey: publicKey } })).toBe(
+    `${unanswered}options.curve.serverKey must be its public key, and me on its list as client; its log says whom it refuses`,
+  );
+});
+
 it('refuses what it cannot say, and everything once it is closed', async () => {
-  expect(() => client.addRequest([2 ** 60], wireMap({}))).toThrow('prompt: expected a bigint');
+  expect(() => client.addRequest([2 ** 60], wireMap({}))).toThrow('prompt[0]: expected a token id');
   expect(() => client.addRequest('p', wireMap({}), { xRequestId: 'x'.repeat(257) })).toThrow('options.xRequestId');
   expect(client.openRequests).toBe(0);
   const request = client.addRequest('p', wireMap({}));

@@ -174,7 +174,7 @@ test('an engine’s connection takes keys, and is told when they are not its own
   const unknown = { ...peerOf('alice'), secretKey: makeKeyPair().secretKey };
   await expect(connection(unknown).open(2_000)).rejects.toMatchObject({
     code: 'PEER_UNREACHABLE',
-    message: expect.stringContaining('its key was refused') as string,
+    message: expect.stringContaining('this key was refused') as string,
   });
   expect(() => connection({ ...peerOf('alice'), secretKey: 'no' })).toThrow(
     'options.curve.secretKey: expected a CURVE key',

@@ -20,7 +20,9 @@ export class ClientRequest implements AsyncIterable<ClientEvent> {
   private readonly events: ClientEvent[] = [];
   private isEnded = false;
   private failure: HandoffError | null = null;
-  private wake: (() => void) | null = null;
+  private wakes: (() => void)[] = [];
+  /** @internal Called once, at its local end. */
+  onEnd: (() => void) | null = null;
   private settleSafe!: { resolve: () => void; reject: (error: HandoffError) => void };
 
   /** @internal */
@@ -55,7 +57,7 @@ export class ClientRequest implements AsyncIterable<ClientEvent> {
           return;
         } else {
           await new Promise<void>((resolve) => {
-            this.wake = resolve;
+            this.wakes.push(resolve);
           });
         }
       }
@@ -75,18 +77,18 @@ export class ClientRequest implements AsyncIterable<ClientEvent> {
   push(event: ClientEvent): boolean {
     if (this.isEnded) return false;
     this.events.push(event);
-    if (event.kind === 'final') this.isEnded = true;
-    this.wake?.();
+    if (event.kind === 'final') this.end();
+    this.wake();
     return true;
   }
 
   /** @internal What was not read yet is dropped. */
   fail(error: HandoffError): void {
     if (this.isEnded) return;
-    this.isEnded = true;
+    this.end();
     this.failure = error;
     this.taken(this.events.splice(0).length);
-    this.wake?.();
+    this.wake();
   }
 
   /** @internal */
@@ -97,5 +99,15 @@ export class ClientRequest implements AsyncIterable<ClientEvent> {
   /** @internal */
   unknownSafety(error: HandoffError): void {
     this.settleSafe.reject(error);
+  }
+
+  private end(): void {
+    this.isEnded = true;
+    this.onEnd?.();
+    this.onEnd = null;
+  }
+
+  private wake(): void {
+    for (const wake of this.wakes.splice(0)) wake();
   }
 }

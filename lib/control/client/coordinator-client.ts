@@ -20,6 +20,8 @@ import { watchDisconnects } from '../zeromq/disconnects.js';
 import { checkFrameSizes } from '../zeromq/frame-limit.js';
 import { dealerLiveness } from '../zeromq/liveness.js';
 import { loadZeromq } from '../zeromq/load-zeromq.js';
+import { unanswered } from '../zeromq/unanswered.js';
+import { checkedPrompt } from './client-prompt.js';
 import { ClientRequest, type ClientEvent } from './client-request.js';
 
 /** How a client connects. */
@@ -98,9 +100,9 @@ export class CoordinatorClient {
     clearTimeout(timer);
     if (answered) return client;
     client.close();
-    const why = client.refusedKey ? '; this key was refused' : '';
-    const message = `no coordinator answered at ${options.address} within ${connectMs} ms${why}`;
-    throw new HandoffError('PEER_UNREACHABLE', message, { details: { address: options.address } });
+    const { refusedKey: isKeyRefused } = client;
+    const { address } = options;
+    throw unanswered({ what: 'no coordinator answered', address, connectMs, curve, isKeyRefused, role: 'client' });
   }
 
   private constructor(
@@ -128,22 +130,28 @@ export class CoordinatorClient {
   /**
    * Submits a request.
    *
-   * @param prompt - text, or token ids
-   * @param sampling - spec 1.5.5; a `Float64` for every float
+   * @param prompt - text, or token ids in [0, 2^31 - 1]
+   * @param sampling - spec 1.5.5, as `wireMap` makes it; a `Float64` for every float
    * @throws `CLOSED`; `ARGUMENT_INVALID` for what cannot be said
    */
-  addRequest(prompt: string | readonly number[], sampling: WireMap, options: ClientRequestOptions = {}): ClientRequest {
+  addRequest(
+    prompt: string | readonly number[] | Int32Array,
+    sampling: WireMap,
+    options: ClientRequestOptions = {},
+  ): ClientRequest {
     requireObject('options', options);
     const { signal, xRequestId, blockHashes } = options;
     if (this.isClosed) throw new HandoffError('CLOSED', 'the client was closed');
     checkSignal(signal);
     if (xRequestId !== undefined && (typeof xRequestId !== 'string' || xRequestId.length > 256))
       throw argumentError('options.xRequestId', 'text of at most 256 characters', xRequestId);
+    if (!(sampling instanceof Map)) throw argumentError('sampling', 'a map, as wireMap({…}) makes one', sampling);
+    const tokens = checkedPrompt(prompt);
     const requestId = this.nextId++;
     const message: ToCoordinator = {
       header: 'SUBMIT_REQUEST',
       requestId,
-      prompt: encodeValue(prompt, 'prompt'),
+      prompt: encodeValue(tokens, 'prompt'),
       sampling: xRequestId === undefined ? sampling : new Map([...sampling, ['x_request_id', xRequestId]]),
       blockHashes: blockHashes ?? null,
       mediaMeta: null,
@@ -167,7 +175,12 @@ export class CoordinatorClient {
       this.requests.delete(requestId);
       throw error;
     }
-    signal?.addEventListener('abort', () => this.abort(request), { once: true });
+    if (signal !== undefined) {
+      const onAbort = (): void => this.abort(request);
+      signal.addEventListener('abort', onAbort, { once: true });
+      // A signal may outlive many requests.
+      request.onEnd = () => signal.removeEventListener('abort', onAbort);
+    }
     return request;
   }
 

@@ -16,6 +16,7 @@ import { watchDisconnects } from './disconnects.js';
 import { checkFrameSizes, frameBytesMax } from './frame-limit.js';
 import { dealerLiveness } from './liveness.js';
 import { loadZeromq } from './load-zeromq.js';
+import { unanswered } from './unanswered.js';
 
 /** What a connection needs from its engine. */
 export interface EngineConnectionOptions {
@@ -84,9 +85,10 @@ export class EngineConnection {
     });
     const { address } = this.options;
     const timer = setTimeout(() => {
-      const why = this.refusedKey ? '; its key was refused' : '';
-      const message = `no coordinator accepted this engine at ${address} within ${connectMs} ms${why}`;
-      this.settle?.reject(new HandoffError('PEER_UNREACHABLE', message, { details: { address } }));
+      const { curve } = this.options;
+      const what = 'no coordinator accepted this engine';
+      const isKeyRefused = this.refusedKey;
+      this.settle?.reject(unanswered({ what, address, connectMs, curve, isKeyRefused, role: 'engine' }));
     }, connectMs);
     try {
       this.connect();
