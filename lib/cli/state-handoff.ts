@@ -92,6 +92,11 @@ if (require.main === module) {
     process.once('disconnect', () => process.exit(1));
     process.channel.unref();
   }
+  // Who reads may have seen enough (`state-handoff status … | head -1`); a coordinator goes on.
+  for (const stream of [process.stdout, process.stderr])
+    stream.on('error', (error: NodeJS.ErrnoException) => {
+      if (error.code !== 'EPIPE') throw error;
+    });
   const output = {
     write: (line: string) => void process.stdout.write(`${line}\n`),
     writeError: (line: string) => void process.stderr.write(`${line}\n`),

@@ -30,6 +30,32 @@ describe('requests', () => {
     expect(words(desk.core.undelivered(6, other, message))).toEqual(['c1 REQUEST_ERROR 1 safe']);
   });
 
+  test('what an engine says of a failure names no request by the coordinator’s number', () => {
+    const first = 1_796_011_542_535_000;
+    const desk = pairedDesk({ firstRequestId: first });
+    for (const id of [7, 8]) desk.submit('c1', id);
+    const reason = `no page for request ${first + 1} beside ${first}, 12345678901 bytes, block 1${first}`;
+    const told = desk
+      .hear('p1', { header: 'REQUEST_ERROR', requestId: first + 1, reason, sourceSafe: true })
+      .find(({ kind }) => kind === 'send');
+    expect(told).toMatchObject({
+      peer: 'c1',
+      message: { requestId: 8, reason: `no page for request 8 beside …, 12345678901 bytes, block 1${first}` },
+    });
+  });
+
+  test('what crosses an abort on its way is no warning', () => {
+    const desk = pairedDesk();
+    desk.submit('c1', 1);
+    desk.prefilled('p1', 0);
+    desk.say('c1', { header: 'ABORT_REQUEST', requestId: 1 });
+    const late = { header: 'ENGINE_REPLY_PARTIAL', partials: [{ requestId: 0, body: finishedBody }] } as const;
+    expect(desk.hear('d1', late)).toMatchObject([{ kind: 'log', level: 'debug', event: 'message ignored' }]);
+    expect(desk.hear('c1', { header: 'ABORT_REQUEST', requestId: 5 })).toMatchObject([{ level: 'debug' }]);
+    expect(desk.hear('d2', late)).toMatchObject([{ level: 'warn' }]);
+    expect(desk.core.snapshot(0).counters['ignored']).toBe(3);
+  });
+
   test('a handoff that decode never got releases its source', () => {
     const desk = pairedDesk();
     desk.submit('c1', 1);

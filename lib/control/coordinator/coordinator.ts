@@ -32,6 +32,9 @@ import type { RequestTimingsSnapshot } from './request-timings.js';
 
 type Of<H extends ToCoordinator['header']> = Extract<ToCoordinator, { readonly header: H }>;
 
+/** What crossed an end or an abort on its way: nobody has done anything wrong. */
+const ordinary: ReadonlySet<string> = new Set(['nobody waits for the delta', 'the request is not alive']);
+
 const noHashes = new BigInt64Array(0);
 
 export class Coordinator implements CoordinatorCore {
@@ -79,7 +82,8 @@ export class Coordinator implements CoordinatorCore {
     const ignored = this.#handle(peer, message);
     if (ignored !== null) {
       this.#counters.ignored++;
-      this.#outbox.log('warn', 'message ignored', { peer, header: message.header, because: ignored });
+      const level = ordinary.has(ignored) ? 'debug' : 'warn';
+      this.#outbox.log(level, 'message ignored', { peer, header: message.header, because: ignored });
     }
     this.#flow.drain();
     return this.#outbox.take();

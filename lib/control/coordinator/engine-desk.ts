@@ -23,6 +23,7 @@ export type EngineMessage =
 export class EngineDesk {
   readonly #options: SettledOptions;
   readonly #flow: RequestFlow;
+  readonly #isMinted: (id: number) => boolean;
 
   constructor(
     parts: RegistryParts,
@@ -31,6 +32,7 @@ export class EngineDesk {
   ) {
     this.#options = parts.options;
     this.#flow = parts.flow;
+    this.#isMinted = parts.isMinted;
   }
 
   /** @returns why the message changes nothing; null when it did what it is for */
@@ -74,7 +76,11 @@ export class EngineDesk {
         if (!message.sourceSafe) return 'the source is not safe yet';
         return isReader || request.decode === null ? this.#raise(request, 'stopped') : 'the sender does not read it';
       case 'REQUEST_ERROR':
-        return this.#raise(request, failureOf(request, isReader, message.sourceSafe), message.reason);
+        return this.#raise(
+          request,
+          failureOf(request, isReader, message.sourceSafe),
+          this.#toldOf(request, message.reason),
+        );
     }
   }
 
@@ -112,11 +118,22 @@ export class EngineDesk {
     return this.#flow.raise(request, 'ready', { cachedPrefixBlocks }) ? null : `the request is ${request.state}`;
   }
 
+  /** An engine's words may name requests as it knows them; a client knows its own, by its own number. */
+  #toldOf({ id, clientRequestId }: RequestRecord, reason: string): string {
+    return reason.replace(mintedDigits, (digits) => {
+      if (Number(digits) === id) return String(clientRequestId);
+      return this.#isMinted(Number(digits)) ? '…' : digits;
+    });
+  }
+
   #raise(request: RequestRecord, event: RequestEvent, reason?: string): string | null {
     const { state } = request;
     return this.#flow.raise(request, event, reason === undefined ? {} : { reason }) ? null : `the request is ${state}`;
   }
 }
+
+/** Ids of a run that began at 0 are too short to be told from other numbers. */
+const mintedDigits = /(?<!\d)\d{10,16}(?!\d)/g;
 
 /** What an engine's failure means: the reader's word counts for the source, the source's own does not. */
 function failureOf(request: RequestRecord, isReader: boolean, isSafe: boolean): RequestEvent {
