@@ -264,7 +264,9 @@ test('another connection under an engine’s name takes its place only if it is 
     reason: expect.stringContaining('may not change its role') as string,
   });
   await alice.say({ header: 'ENGINE_STATUS', status: wireMap({ active: 1 }) });
-  await until('alice has the say', () => scene.server.snapshot().engines[0]!.load['active'] === 1);
+  await until('alice has the say', () =>
+    scene.server.snapshot().engines.some(({ peer, load }) => peer === 'alice' && load['active'] === 1),
+  );
   expect(scene.server.snapshot().requests.prefill).toBe(1);
 
   const same = await joins('alice', 'prefill');

@@ -2,6 +2,8 @@
 import type { Coordinator } from '../../lib/control/coordinator/coordinator.js';
 import { finishedBody, handoffBody, openDesk, pairedDesk, submitMessage, words } from '../support/coordinator-desk.js';
 
+type Undelivered = Parameters<Coordinator['undelivered']>[2];
+
 describe('requests', () => {
   test('prefill gets the sampling of a prefill, decode the client’s own', () => {
     const desk = pairedDesk();
@@ -64,6 +66,36 @@ describe('requests', () => {
     const sent = effects.find((effect) => effect.kind === 'send' && effect.message.header === 'SUBMIT_REQUEST_WITH_KV');
     const { message } = sent as { readonly message: Parameters<Coordinator['undelivered']>[2] };
     expect(words(desk.core.undelivered(5, 'd1', message))).toEqual(['c1 REQUEST_ERROR 1 safe', 'p1 RELEASE_KV 0']);
+  });
+
+  test('a request that its engine cannot be given fails alone, and the engine keeps its place and its others', () => {
+    const reason = 'its engine reads its requests too slowly';
+    const desk = pairedDesk();
+    desk.submit('c1', 1);
+    const [prefill] = desk.hear('c1', submitMessage(2)) as unknown as [{ readonly message: Undelivered }];
+    expect(words(desk.core.undelivered(5, 'p1', prefill.message, reason))).toEqual([
+      'c1 REQUEST_ERROR 2 safe',
+      'p1 RELEASE_KV 1',
+    ]);
+    const replies = [{ requestId: 0, needsDetokenize: false, body: handoffBody() }];
+    const effects = desk.hear('p1', { header: 'ENGINE_REPLY', replies });
+    const sent = effects.find((effect) => effect.kind === 'send' && effect.message.header === 'SUBMIT_REQUEST_WITH_KV');
+    const { message } = sent as unknown as { readonly message: Undelivered };
+    expect(words(desk.core.undelivered(6, 'd1', message, reason))).toEqual([
+      'c1 REQUEST_ERROR 1 safe',
+      'p1 RELEASE_KV 0',
+    ]);
+    const { engines, pins, counters } = desk.core.snapshot(7);
+    expect(engines.map(({ peer, active }) => `${peer} ${active}`)).toEqual(['p1 0', 'd1 0']);
+    expect(pins).toEqual([]);
+    expect(counters).toMatchObject({ failed: 2, enginesRemoved: 0 });
+
+    const plain = openDesk({ isDisaggregated: false });
+    plain.say('e1', { header: 'REGISTER' });
+    const [run] = plain.hear('c1', submitMessage(1)) as unknown as [{ readonly message: Undelivered }];
+    expect(words(plain.core.undelivered(5, 'e1', run.message, reason))).toEqual(['c1 REQUEST_ERROR 1 safe']);
+    expect(words(plain.core.undelivered(6, 'e1', run.message, reason))).toEqual([]);
+    expect(plain.core.snapshot(7).engines).toHaveLength(1);
   });
 
   test('a client that is gone leaves nothing running', () => {

@@ -2,11 +2,13 @@
 import type { Router } from 'zeromq';
 import type { CoordinatorCore, Effect } from '../../lib/control/coordinator/interface.js';
 import { decodeMessage } from '../../lib/control/protocol/codec.js';
-import type { ToClient, ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
+import type { SubmitRequest, ToClient, ToCoordinator, ToEngine } from '../../lib/control/protocol/messages.js';
 import { encodeValue, wireMap } from '../../lib/control/protocol/wire-bytes.js';
+import type { Wire } from '../../lib/control/protocol/wire-value.js';
 import { Deliveries } from '../../lib/control/zeromq/deliveries.js';
 import { defaultOutboxLimits, type OutboxLimits } from '../../lib/control/zeromq/outboxes.js';
 import { PeerRoutes } from '../../lib/control/zeromq/peer-routes.js';
+import { submitMessage } from '../support/coordinator-desk.js';
 import { until } from '../support/waiting.js';
 
 /** What the socket says to a message for a peer; by default it takes it. */
@@ -38,8 +40,8 @@ class Scene {
     };
     const idOf = (message: object): string => ('requestId' in message ? String(message.requestId) : '-');
     const core = {
-      undelivered: (_now: number, peer: string, message: ToEngine | ToClient) => {
-        this.told.push(`undelivered ${peer} ${idOf(message)}`);
+      undelivered: (_now: number, peer: string, message: ToEngine | ToClient, reason: string | null) => {
+        this.told.push(`undelivered ${peer} ${idOf(message)}${reason === null ? '' : `: ${reason}`}`);
         return this.next.splice(0);
       },
       peerLost: (_now: number, peer: string) => {
@@ -71,6 +73,9 @@ class Scene {
 }
 
 const body = encodeValue(wireMap({ status: 'COMPLETED' }));
+const submit = (peer: string, requestId: number, sampling: Record<string, Wire> = {}): Effect => {
+  return { kind: 'send', peer, message: submitMessage(requestId, sampling) as SubmitRequest };
+};
 const release = (peer: string, requestId: number): Effect => {
   return { kind: 'send', peer, message: { header: 'RELEASE_KV', requestId, instance: null } };
 };
@@ -147,9 +152,20 @@ test('of a peer that is gone while messages wait for it, each comes back', async
 test('an engine that takes no more gets nothing more, and the core knows of what', async () => {
   scene = new Scene({ ...defaultOutboxLimits, messagesMax: 2 });
   scene.answers.set('e1', 'EAGAIN');
-  await scene.do(...[1, 2, 3].map((id) => release('e1', id)));
-  expect(scene.told).toEqual(['undelivered e1 3']);
+  await scene.do(...[1, 2, 3].map((id) => submit('e1', id)));
+  expect(scene.told).toEqual(['undelivered e1 3: its engine reads its requests too slowly']);
   expect(scene.logged).toEqual(['engine does not read']);
+  // What stops requests still goes in; where even that does not, the engine is as good as gone.
+  await scene.do(...[4, 5, 6].map((id) => release('e1', id)));
+  expect(scene.told.slice(1)).toEqual(['undelivered e1 6']);
+});
+
+test('a request that cannot be written is not sent, and its engine is none the worse', async () => {
+  scene = new Scene();
+  const deep = Array.from({ length: 40 }).reduce<Wire>((inner) => [inner], 1);
+  await scene.do(submit('e1', 1, { deep }), submit('e1', 2));
+  expect(scene.told).toEqual([expect.stringMatching(/^undelivered e1 1: sampling\.deep.*expected at most 32 levels/)]);
+  expect(scene.sent).toEqual(['e1 2']);
 });
 
 test('a client that takes no more loses what waits: what still runs is ended, and each request told in a few bytes', async () => {

@@ -1,9 +1,17 @@
 /** What waits for slow readers: each bound on its own, to the byte, and the sum that operators see. */
+import type { SubmitRequest } from '../../lib/control/protocol/messages.js';
 import { Outboxes, type Waiting } from '../../lib/control/zeromq/outboxes.js';
+import { submitMessage } from '../support/coordinator-desk.js';
 
 const limits = { clientBytesMax: 100, engineBytesMax: 250, messagesMax: 4 };
 const entry = (requestId: number, bytes: number): Waiting => ({
   message: { header: 'REQUEST_ABORTED', requestId, sourceSafe: true },
+  frames: [],
+  bytes,
+});
+
+const submit = (requestId: number, bytes: number): Waiting => ({
+  message: submitMessage(requestId) as SubmitRequest,
   frames: [],
   bytes,
 });
@@ -48,22 +56,32 @@ test('a lost request is over when its last word is lost with it, and acknowledge
 
 test('an engine has a bound of its own, and keeps what waits already', () => {
   const boxes = new Outboxes(limits);
-  expect(boxes.add('engine', entry(1, 101), true)).toEqual({ kind: 'none' });
-  expect(boxes.add('engine', entry(2, 149), true)).toEqual({ kind: 'none' });
-  expect(boxes.add('engine', entry(3, 1), true)).toEqual({ kind: 'engine' });
-  expect([boxes.bytesOf('engine'), boxes.bytes, boxes.first('engine')]).toEqual([250, 250, entry(1, 101)]);
+  const first = submit(1, 101);
+  expect(boxes.add('engine', first, true)).toEqual({ kind: 'none' });
+  expect(boxes.add('engine', submit(2, 149), true)).toEqual({ kind: 'none' });
+  expect(boxes.add('engine', submit(3, 1), true)).toEqual({ kind: 'engine' });
+  expect([boxes.bytesOf('engine'), boxes.bytes, boxes.first('engine')]).toEqual([250, 250, first]);
+  // What stops and releases requests has as much room again.
+  expect(boxes.add('engine', entry(1, 250), true)).toEqual({ kind: 'none' });
+  expect(boxes.add('engine', entry(2, 1), true)).toEqual({ kind: 'engine' });
   boxes.shift('engine');
-  expect([boxes.bytes, boxes.first('engine')]).toEqual([149, entry(2, 149)]);
-  expect(boxes.add('engine', entry(3, 1), true)).toEqual({ kind: 'none' });
+  boxes.shift('engine');
+  expect([boxes.bytes, boxes.first('engine')]).toEqual([250, entry(1, 250)]);
+  for (let count = 0; count < 2 * limits.messagesMax - 1; count++)
+    expect(boxes.add('engine', entry(3, 0), true)).toEqual({ kind: 'none' });
+  expect(boxes.add('engine', entry(3, 0), true)).toEqual({ kind: 'engine' });
+  boxes.drop('engine');
+  expect(boxes.add('engine', submit(3, 1), true)).toEqual({ kind: 'none' });
 });
 
 test('messages have a bound whatever their size', () => {
   const boxes = new Outboxes(limits);
   for (const isEngine of [true, false]) {
     const peer = isEngine ? 'engine' : 'client';
+    const of = isEngine ? submit : entry;
     for (let count = 0; count < limits.messagesMax; count++)
-      expect(boxes.add(peer, entry(count, 1), isEngine)).toEqual({ kind: 'none' });
-    expect(boxes.add(peer, entry(9, 1), isEngine).kind).toBe(peer);
+      expect(boxes.add(peer, of(count, 1), isEngine)).toEqual({ kind: 'none' });
+    expect(boxes.add(peer, of(9, 1), isEngine).kind).toBe(peer);
   }
   expect(boxes.bytes).toBe(limits.messagesMax);
 });

@@ -125,8 +125,14 @@ export class Coordinator implements CoordinatorCore {
     return [...this.#clients.values()].flatMap(({ peer, requests }) => (isFull || requests.size > 0 ? [peer] : []));
   }
 
-  undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[] {
+  undelivered(
+    nowMs: number,
+    peer: PeerId,
+    message: ToEngine | ToClient,
+    reason: string | null = null,
+  ): readonly Effect[] {
     this.#flow.nowMs = nowMs;
+    if (reason !== null) return this.#notTaken(peer, message, reason);
     const isSubmit = message.header === 'SUBMIT_REQUEST' || message.header === 'SUBMIT_REQUEST_WITH_KV';
     const request = isSubmit ? this.#flow.requests.get(message.requestId) : undefined;
     if (isSubmit && (request?.state === 'running' || request?.state === 'reading'))
@@ -136,6 +142,19 @@ export class Coordinator implements CoordinatorCore {
     else if (request !== undefined && (request.decode ?? request.prefill)?.peer === peer)
       this.#flow.raise(request, 'undelivered');
     this.#leave(peer, 'there is no route to it');
+    this.#flow.drain();
+    return this.#outbox.take();
+  }
+
+  /** The engine stays: what it was sent before it will read, and what it says still counts. */
+  #notTaken(peer: PeerId, message: ToEngine | ToClient, reason: string): readonly Effect[] {
+    const request = 'requestId' in message ? this.#flow.requests.get(message.requestId) : undefined;
+    if (request !== undefined && (request.decode ?? request.prefill)?.peer === peer) {
+      const { state } = request;
+      // Elsewhere it would be placed again: here, for all that is known.
+      const event = state === 'prefill' || state === 'running' || state === 'reading' ? 'failSafe' : 'undelivered';
+      this.#flow.raise(request, event, { reason });
+    }
     this.#flow.drain();
     return this.#outbox.take();
   }

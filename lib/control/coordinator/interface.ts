@@ -113,8 +113,10 @@ export interface CoordinatorCore {
   /**
    * A `send` effect did not reach its peer: no route. Called for that effect at most once, before any message that the
    * peer sends later is received; a send that is never reported here was accepted by the transport, no more.
+   *
+   * @param reason - why this one request did not go to an engine that is there; null or absent: there is no route
    */
-  undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient): readonly Effect[];
+  undelivered(nowMs: number, peer: PeerId, message: ToEngine | ToClient, reason?: string | null): readonly Effect[];
   /** From now on new requests are refused, those that live go on. */
   drain(): void;
   /** Everything that an operator may ask, at `nowMs`. */

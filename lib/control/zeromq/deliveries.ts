@@ -10,7 +10,7 @@ import type { CoordinatorCore, Effect, LogLevel, PeerId } from '../coordinator/i
 import { encodeMessage, placeOf, type Frames, type WireProfile } from '../protocol/codec.js';
 import type { ToClient, ToEngine } from '../protocol/messages.js';
 import type { WireMap } from '../protocol/wire-value.js';
-import { Outboxes, type LostRequest, type OutboxLimits } from './outboxes.js';
+import { isRequest, Outboxes, type LostRequest, type OutboxLimits } from './outboxes.js';
 import type { PeerRoutes } from './peer-routes.js';
 import { shown } from './shell-status.js';
 
@@ -150,7 +150,7 @@ export class Deliveries {
     } catch (error) {
       if (!isHandoffError(error)) throw error;
       this.parts.log('error', 'message cannot be written', { header: message.header, reason: error.message });
-      this.wasUndelivered(peer, message);
+      this.wasUndelivered(peer, message, isRequest(message) ? error.message : null);
       return null;
     }
   }
@@ -161,7 +161,7 @@ export class Deliveries {
     if (overflow.kind === 'engine') {
       const waitingBytes = this.outboxes.bytesOf(peer);
       this.parts.log('warn', 'engine does not read', { peer: shown(peer), waitingBytes });
-      this.wasUndelivered(peer, message);
+      this.wasUndelivered(peer, message, isRequest(message) ? 'its engine reads its requests too slowly' : null);
     } else if (overflow.kind === 'client') {
       this.endSlowRequests(peer, overflow.requests);
     }
@@ -197,9 +197,9 @@ export class Deliveries {
     this.retryTimer = this.outboxes.bytes > 0 && !this.isClosed ? setTimeout(() => void this.retry(), retryMs) : null;
   }
 
-  private wasUndelivered(peer: PeerId, message: ToEngine | ToClient): void {
+  private wasUndelivered(peer: PeerId, message: ToEngine | ToClient, reason: string | null = null): void {
     this.counts.undelivered++;
-    this.perform(this.parts.core.undelivered(this.parts.clock.now(), peer, message));
+    this.perform(this.parts.core.undelivered(this.parts.clock.now(), peer, message, reason));
   }
 }
 

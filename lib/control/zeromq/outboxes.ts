@@ -50,6 +50,11 @@ const aboutRequests: ReadonlySet<string> = new Set([
   'REQUEST_ABORTED',
 ]);
 
+/** Whether it gives an engine a request, by far the largest of what it is told. */
+export function isRequest({ header }: ToEngine | ToClient): boolean {
+  return header === 'SUBMIT_REQUEST' || header === 'SUBMIT_REQUEST_WITH_KV';
+}
+
 interface Outbox {
   waiting: Waiting[];
   bytes: number;
@@ -82,8 +87,10 @@ export class Outboxes {
   add(peer: PeerId, entry: Waiting, isEngine: boolean): Overflow {
     let box = this.boxes.get(peer);
     if (box === undefined) this.boxes.set(peer, (box = { waiting: [], bytes: 0 }));
-    const bytesMax = isEngine ? this.limits.engineBytesMax : this.limits.clientBytesMax;
-    if (box.bytes + entry.bytes <= bytesMax && box.waiting.length < this.limits.messagesMax) {
+    // What stops and releases requests still goes in where no request does: an engine that misses it never gives back.
+    const times = isEngine && !isRequest(entry.message) ? 2 : 1;
+    const bytesMax = times * (isEngine ? this.limits.engineBytesMax : this.limits.clientBytesMax);
+    if (box.bytes + entry.bytes <= bytesMax && box.waiting.length < times * this.limits.messagesMax) {
       box.waiting.push(entry);
       box.bytes += entry.bytes;
       this.total += entry.bytes;
