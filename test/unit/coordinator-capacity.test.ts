@@ -1,4 +1,5 @@
 /** What fits into a coordinator and its engines, what waits, and which bounds may be set (spec 14.7). */
+import type { SubmitRequest } from '../../lib/control/protocol/messages.js';
 import { waits } from '../../lib/control/coordinator/request-table.js';
 import {
   CoordinatorDesk,
@@ -97,6 +98,17 @@ describe('capacity', () => {
     // The prompt, the keys, the texts and the bytes, and eight for each value.
     expect(desk.core.snapshot(0).promptBytes).toBe(4 + (4 + 1 + 5) + (8 + 2) + 5 * 8);
     expect(desk.submit('c1', 2, sampling)).toEqual(['c1 REQUEST_ERROR 2 safe']);
+  });
+
+  test('of a prompt’s hashes as many are looked at as anybody’s prompt has blocks', () => {
+    const hashes = new BigInt64Array(2 ** 16 + 10).map((_, index) => BigInt(index + 1));
+    const sent = { ...(submitMessage(1) as SubmitRequest), blockHashes: hashes };
+    const computed = { ...sent, blockHashes: null };
+    for (const message of [sent, computed]) {
+      const desk = pairedDesk({ policy: 'longest_prefix', hashPrompt: () => hashes });
+      desk.say('c1', message);
+      expect(desk.core.snapshot(0).affinityEntries).toBe(2 ** 16);
+    }
   });
 
   test('what its engine never got is kept again until it is sent on', () => {

@@ -35,6 +35,9 @@ type Of<H extends ToCoordinator['header']> = Extract<ToCoordinator, { readonly h
 /** What crossed an end or an abort on its way: nobody has done anything wrong. */
 const ordinary: ReadonlySet<string> = new Set(['nobody waits for the delta', 'the request is not alive']);
 
+/** Of one prompt; a million tokens in blocks of 16. Who sent millions would hold up all others while they are looked up. */
+const hashesMax = 65_536;
+
 const noHashes = new BigInt64Array(0);
 
 export class Coordinator implements CoordinatorCore {
@@ -296,7 +299,7 @@ export class Coordinator implements CoordinatorCore {
       this.#outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason: refusal, sourceSafe: true });
       return null;
     }
-    const hashes = (isPlain ? message.blockHashes : null) ?? this.#hashesOf(message);
+    const hashes = this.#hashesOf(message);
     const state = isPlain ? (this.#options.isDisaggregated ? 'waitingPrefill' : 'running') : 'reading';
     const request = new RequestRecord(this.#nextId++, client, requestId, message, hashes, state, bytes);
     if (ssm === true) request.slots = 1;
@@ -323,8 +326,10 @@ export class Coordinator implements CoordinatorCore {
     return null;
   }
 
-  #hashesOf({ prompt }: SubmitRequest | SubmitRequestWithKv): BigInt64Array {
-    return (this.#chooser.usesPrefixes ? this.#options.hashPrompt(prompt) : null) ?? noHashes;
+  #hashesOf(message: SubmitRequest | SubmitRequestWithKv): BigInt64Array {
+    const said = message.header === 'SUBMIT_REQUEST' ? message.blockHashes : null;
+    const hashes = said ?? (this.#chooser.usesPrefixes ? this.#options.hashPrompt(message.prompt) : null) ?? noHashes;
+    return hashes.length <= hashesMax ? hashes : hashes.slice(0, hashesMax);
   }
 
   #signal(message: ControlSignal): string | null {
