@@ -46,6 +46,18 @@ describe('requests', () => {
     });
   });
 
+  test('a failure is logged under the name that its client has for it', () => {
+    const logged = (name: string | number) => {
+      const desk = pairedDesk();
+      desk.submit('c1', 1, { x_request_id: name });
+      const error = { header: 'REQUEST_ERROR', requestId: 0, reason: 'full', sourceSafe: true } as const;
+      return desk.hear('p1', error).find(({ kind }) => kind === 'log');
+    };
+    const fields = { request: 0, reason: 'full', sourceSafe: true };
+    expect(logged('mine')).toMatchObject({ event: 'request failed', fields: { ...fields, xRequestId: 'mine' } });
+    for (const none of ['x'.repeat(257), 5]) expect(logged(none)).toMatchObject({ fields: { xRequestId: null } });
+  });
+
   test('what crosses an abort on its way is no warning', () => {
     const desk = pairedDesk();
     desk.submit('c1', 1);

@@ -334,9 +334,10 @@ export class RequestFlow {
     }
   }
 
-  #tellError({ id, client, clientRequestId: requestId }: RequestRecord, reason: string, sourceSafe: boolean): void {
+  #tellError(request: RequestRecord, reason: string, sourceSafe: boolean): void {
+    const { id, xRequestId, client, clientRequestId: requestId } = request;
     this.counters.failed++;
-    this.outbox.log('warn', 'request failed', { request: id, reason, sourceSafe });
+    this.outbox.log('warn', 'request failed', { request: id, xRequestId, reason, sourceSafe });
     if (client !== null) this.outbox.send(client.peer, { header: 'REQUEST_ERROR', requestId, reason, sourceSafe });
   }
 

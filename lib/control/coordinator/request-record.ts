@@ -31,6 +31,8 @@ export class ClientRecord {
 }
 
 const endedMax = 256;
+/** Characters of a name that a client gives its request. */
+const nameMax = 256;
 
 /** The source's tables, between prefill's reply and decode's turn. */
 export interface HandoffParts {
@@ -41,6 +43,8 @@ export interface HandoffParts {
 
 export class RequestRecord {
   state: RequestState;
+  /** Its client's own name for it; null where that is none. */
+  readonly xRequestId: string | null;
   /** Its engine on the first hop; the source's. */
   prefill: EngineRecord | null = null;
   /** The engine that generates; the reader. */
@@ -80,5 +84,7 @@ export class RequestRecord {
     readonly promptBytes = 0,
   ) {
     this.state = state;
+    const name = submitted?.sampling.get('x_request_id');
+    this.xRequestId = typeof name === 'string' && name.length <= nameMax ? name : null;
   }
 }
