@@ -51,8 +51,11 @@ export const status: Command = async (args, { write, writeError }) => {
     const curve = readCurvePeer(values['key-file'], values['server-key']);
     const answer = await ask(address, timeoutMs, curve);
     if (answer === null) {
-      const why = curve === undefined ? '; one that encrypts answers only with --key-file and --server-key' : '';
-      writeError(`state-handoff status: no answer from ${address} within ${timeoutMs} ms${why}`);
+      const why =
+        curve === undefined
+          ? 'one that encrypts answers only with --key-file and --server-key'
+          : `--server-key must be its public key, and ${curve.name} on its list as client or observer; its log says whom it refuses`;
+      writeError(`state-handoff status: no answer from ${address} within ${timeoutMs} ms; ${why}`);
       return 1;
     }
     if (values.json === true) write(JSON.stringify(plain(answer)));
