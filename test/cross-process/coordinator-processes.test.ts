@@ -117,6 +117,33 @@ test('an engine that is stopped is shown as stopped and kept, and goes on where 
   expect(router.log()).not.toContain('engine removed');
 }, 240_000);
 
+test('an engine that is stopped with more on its way than fits stays registered, however long, and answers it all', async () => {
+  const router = await route();
+  const prefill = await engine('prefill', router.address);
+  await engine('decode', router.address);
+  const client = await connect(router.address);
+  await answered(ask(client));
+  await shown(router, 'both are heard', silent(0));
+  prefill.process.kill('SIGSTOP');
+  await shown(router, 'one is silent', silent(1));
+  // Far more than it can take: each is refused, which shows that each arrived. No buffer of a socket holds so much.
+  const large = new Int32Array(2 ** 18).fill(2 ** 20);
+  const requests = Array.from({ length: 24 }, () => client.addRequest(large, wireMap({ num_tokens_to_generate: 4 })));
+  const ends = requests.map((request) =>
+    answered(request).then(
+      () => 'answered',
+      (error: Error) => error.message,
+    ),
+  );
+  // The kernel gives up what it is told to give up after two heartbeats, each of a second.
+  await new Promise((resolve) => setTimeout(resolve, 5_000));
+  expect(counts('prefill', 1)(await shown(router, 'it is still there', silent(1)))).toBe(true);
+  prefill.process.kill('SIGCONT');
+  for (const end of await Promise.all(ends)) expect(end).not.toMatch(/connection|route|answered/);
+  await answered(ask(client));
+  expect(router.log()).not.toMatch(/engine removed|engine is gone/);
+}, 240_000);
+
 test('an engine that is killed with nothing in flight is found, the others stay, and requests go to them', async () => {
   const router = await route();
   await engine('prefill', router.address);

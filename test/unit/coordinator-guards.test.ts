@@ -157,7 +157,7 @@ test('an engine’s own process is found again under its new registration, anoth
       instanceMeta: [meta],
       extension,
     } as const;
-    return new EngineRecord('p1', readRegistration(said), 0, 8);
+    return new EngineRecord('p1', readRegistration(said), 0, 8, 0);
   };
   const [first, again, other] = [record('i1'), record('i1'), record('i2')];
   placement.add(first);

@@ -227,6 +227,7 @@ export class Coordinator implements CoordinatorCore {
       }
       default: {
         const engine = this.#placement.engines.get(peer);
+        engine?.silence.heard(message, this.#flow.nowMs);
         if (engine !== undefined) return this.#engineDesk.hear(engine, message);
         return this.#registry.wasRegistered(peer)
           ? this.#engineDesk.hearFormer(peer, message)

@@ -3,6 +3,7 @@
  * first served: nothing overtakes what waits.
  */
 import type { EngineExtension, HeldHandoff } from '../protocol/messages.js';
+import { EngineSilence } from './engine-silence.js';
 import { IdTable } from './id-table.js';
 import type { PeerId } from './interface.js';
 import type { EngineCard } from './registration.js';
@@ -23,17 +24,21 @@ export class EngineRecord {
   readonly held: Map<number, HeldHandoff>;
   /** Those of them that it has said it is done with. */
   readonly readBefore = new Map<number, HeldHandoff>();
+  readonly silence: EngineSilence;
 
   /**
    * @param card - null for an engine without a role
    * @param column - its place in the affinity table
+   * @param nowMs - when it registered
    */
   constructor(
     readonly peer: PeerId,
     readonly card: EngineCard | null,
     readonly column: number,
     readonly requestCapacity: number,
+    nowMs: number,
   ) {
+    this.silence = new EngineSilence(nowMs);
     this.held = new Map((this.extension?.held ?? []).map((held) => [held.requestId, held]));
   }
 

@@ -178,7 +178,7 @@ export class EngineRegistry {
     const { chooser, placement, outbox } = this.parts;
     const column = chooser.affinity.join();
     if (column === null) throw refusal('this coordinator has as many engines as it can take');
-    const engine = new EngineRecord(peer, card, column, requestCapacity);
+    const engine = new EngineRecord(peer, card, column, requestCapacity, this.parts.flow.nowMs);
     placement.add(engine);
     this.#known.add(peer);
     this.counters.enginesRegistered++;

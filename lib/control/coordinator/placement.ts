@@ -74,7 +74,7 @@ export class Placement {
   /** For engines without roles, and for handoffs that a client brings. */
   chooseRunner(request: RequestRecord, nowMs: number): Choice {
     const pool = this.options.isDisaggregated ? 'decode' : 'aggregated';
-    const engines = this.#pools[pool];
+    const engines = awake(this.#pools[pool], nowMs);
     if (engines.length === 0) return noEngine(pool);
     return engines[this.chooser.chooseAggregated(engines, request.hashes, nowMs)]!;
   }
@@ -89,7 +89,8 @@ export class Placement {
     if (engines.length === 0) return noEngine(role);
     const fitting = engines.filter((engine) => engine.canEverFit(slotsOn(engine)));
     if (fitting.length === 0) return `the request needs more SSM slots than any ${role} engine has`;
-    return fitting[this.chooser.choosePooled(fitting, request.hashes, nowMs, this.#turns[role]++)]!;
+    const ready = awake(fitting, nowMs);
+    return ready[this.chooser.choosePooled(ready, request.hashes, nowMs, this.#turns[role]++)]!;
   }
 }
 
@@ -97,6 +98,13 @@ export class Placement {
 export function commonTransport(prefill: EngineRecord, decode: EngineRecord): string | null {
   const theirs = decode.card!.transports;
   return prefill.card!.transports.find((transport) => theirs.includes(transport)) ?? null;
+}
+
+/** Those that are not silent, as long as there are such. */
+function awake(engines: readonly EngineRecord[], nowMs: number): readonly EngineRecord[] {
+  if (!engines.some(({ silence }) => silence.isSilent(nowMs))) return engines;
+  const others = engines.filter(({ silence }) => !silence.isSilent(nowMs));
+  return others.length > 0 ? others : engines;
 }
 
 function noEngine(pool: Pool): string {

@@ -38,8 +38,8 @@ export interface CoordinatorServerOptions {
   readonly fallsBack?: boolean;
   readonly outboxLimits?: OutboxLimits;
   /**
-   * Milliseconds between two looks of the kernel at a silent connection: peers whose machine is gone are found within two. A
-   * process that is stopped with more on its way to it than fits loses its connection after as long. Default 5,000.
+   * Milliseconds between two looks of the kernel at a silent connection: peers whose machine is gone with nothing on its way are
+   * found within two. Default 5,000.
    */
   readonly heartbeatMs?: number;
   readonly clock?: Clock;

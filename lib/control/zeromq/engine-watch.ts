@@ -2,20 +2,12 @@
  * Which engines the coordinator's socket knows, and when each was last heard. Silence is no death: a stopped process keeps
  * its connection and its memory. Knows no socket.
  */
+import { EngineSilence } from '../coordinator/engine-silence.js';
 import type { PeerId } from '../coordinator/interface.js';
 import type { ToCoordinator } from '../protocol/messages.js';
 
-interface KnownEngine {
-  heardMs: number;
-  /** How often it says how it is; null when it never does. */
-  reportsEveryMs: number | null;
-}
-
-/** Reports that may be missing before an engine counts as stopped. */
-const missingMax = 3;
-
 export class EngineWatch {
-  private readonly engines = new Map<PeerId, KnownEngine>();
+  private readonly engines = new Map<PeerId, EngineSilence>();
 
   get peers(): readonly PeerId[] {
     return [...this.engines.keys()];
@@ -24,15 +16,9 @@ export class EngineWatch {
   heard(peer: PeerId, message: ToCoordinator, nowMs: number): void {
     const engine = this.engines.get(peer);
     if (message.header === 'REGISTER' || message.header === 'REGISTER_ROLE') {
-      this.engines.set(peer, { heardMs: nowMs, reportsEveryMs: null });
-    } else if (engine !== undefined) {
-      engine.heardMs = nowMs;
-      if (message.header === 'DISCONNECT') this.engines.delete(peer);
-      if (message.header === 'ENGINE_STATUS') {
-        const every = message.status.get('interval_ms');
-        engine.reportsEveryMs = typeof every === 'number' && every > 0 ? every : null;
-      }
-    }
+      this.engines.set(peer, new EngineSilence(nowMs));
+    } else if (message.header === 'DISCONNECT') this.engines.delete(peer);
+    else engine?.heard(message, nowMs);
   }
 
   lost(peer: PeerId): void {
@@ -41,14 +27,11 @@ export class EngineWatch {
 
   /** Milliseconds since an engine was last heard; null for a peer that is no engine. */
   silentMs(peer: PeerId, nowMs: number): number | null {
-    const engine = this.engines.get(peer);
-    return engine === undefined ? null : nowMs - engine.heardMs;
+    return this.engines.get(peer)?.silentMs(nowMs) ?? null;
   }
 
   /** Whether an engine that reports regularly has been silent for more than three of its intervals: stopped, not dead. */
   isSilent(peer: PeerId, nowMs: number): boolean {
-    const engine = this.engines.get(peer);
-    if (engine === undefined || engine.reportsEveryMs === null) return false;
-    return nowMs - engine.heardMs > missingMax * engine.reportsEveryMs;
+    return this.engines.get(peer)?.isSilent(nowMs) === true;
   }
 }

@@ -5,7 +5,11 @@
  */
 import type { Router, SocketOptions } from 'zeromq';
 
-/** Of a socket that others connect to: within two heartbeats. */
+/**
+ * Of a socket that others connect to: within two heartbeats where nothing is on its way. What is on its way the kernel sends
+ * again and again for a quarter of an hour; less than that cannot be asked for, since a process that stands still and has no
+ * room for more would lose its connection by it, too.
+ */
 export function routerLiveness(heartbeatMs: number): SocketOptions<Router> {
   const seconds = Math.max(1, Math.round(heartbeatMs / 1_000));
   return {
@@ -13,9 +17,6 @@ export function routerLiveness(heartbeatMs: number): SocketOptions<Router> {
     tcpKeepaliveIdle: seconds,
     tcpKeepaliveInterval: seconds,
     tcpKeepaliveCount: 1,
-    // Also for what is on its way, which keep-alives do not look after. A process that stands still and has no room for more
-    // loses its connection by it, too.
-    tcpMaxRetransmitTimeout: 2 * heartbeatMs,
   };
 }
 
