@@ -18,11 +18,13 @@ export function promptBytes(message: SubmitRequest | SubmitRequestWithKv): numbe
 
 function entriesBytes(map: ReadonlyMap<string, Wire>): number {
   let sum = 0;
-  for (const [key, value] of map) sum += key.length + bytesOf(value);
+  // Of every request: no pair is made for each entry.
+  map.forEach((value, key) => (sum += key.length + bytesOf(value)));
   return sum;
 }
 
 function bytesOf(value: Wire): number {
+  if (typeof value === 'number' || typeof value === 'boolean') return valueBytes;
   if (typeof value === 'string') return valueBytes + value.length;
   if (typeof value !== 'object' || value === null || value instanceof Float64) return valueBytes;
   if (value instanceof Uint8Array) return valueBytes + value.length;

@@ -7,7 +7,7 @@ import { requestRows, type Amount } from './requests.js';
 import { routingRows } from './routing.js';
 
 const amounts: Readonly<Record<'whole' | 'quick', Amount>> = {
-  whole: { requests: 20_000, warmup: 4000, singles: 4000 },
+  whole: { requests: 30_000, warmup: 10_000, singles: 4000 },
   quick: { requests: 2000, warmup: 500, singles: 300 },
 };
 
