@@ -94,7 +94,8 @@ async function ask(address: string, timeoutMs: number, curve: CurvePeer | undefi
 function print(answer: WireMap, write: WriteLine): void {
   const text = (map: WireMap, key: string): string => shown(map.get(key) ?? null);
   const requests = mapOf(answer.get('requests'));
-  write(`coordinator ${text(answer, 'instance')} at ${text(answer, 'address')}: ${text(answer, 'state')}`);
+  const draining = answer.get('draining') === true ? ', draining: no new request is taken' : '';
+  write(`coordinator ${text(answer, 'instance')} at ${text(answer, 'address')}: ${text(answer, 'state')}${draining}`);
   write(
     `clients ${text(answer, 'clients')}, requests ${[...requests].map(([key, value]) => `${key} ${shown(value)}`).join(', ')}`,
   );

@@ -2,7 +2,7 @@
  * A coordinator and its engines as processes, and signals to them: who is stopped is shown and kept, who is killed is found
  * although nothing was asked of it, and what outlives a coordinator that is killed is released by proof alone.
  */
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
 import { CoordinatorClient, wireMap, type ClientRequest } from 'state-handoff/coordinator';
 import { startChild, type Child } from '../support/child-process.js';
@@ -242,6 +242,8 @@ test('SIGTERM lets living requests end and refuses new ones', async () => {
     taken.push(late);
     await Promise.race([late, new Promise((resolve) => setTimeout(resolve, 100))]);
   }
+  const status = spawnSync(process.execPath, [command, 'status', router.address], { encoding: 'utf8' });
+  expect(status.stdout.split('\n')[0]).toMatch(/: RUNNING, draining: no new request is taken$/);
   await decode.ask('go');
   await living;
   await Promise.all(taken);
